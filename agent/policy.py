@@ -1,0 +1,57 @@
+"""What acts: token ids in, token ids out. Engines implement `Policy`; nothing here knows about text."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class EngineError(RuntimeError):
+    """The engine failed: an infrastructure fault, never a model failure."""
+
+
+class StopReason(enum.StrEnum):
+    STOP = "stop"
+    """A stop token was sampled; it is the last of `tokens`."""
+    LENGTH = "length"
+    """max_new_tokens were sampled without a stop token."""
+    ABORTED = "aborted"
+    """The engine was told to stop (drain, shutdown); tokens sampled so far are returned."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Parallel lists: sampled ids, their log-probabilities as sampled (<= 0), the policy version that sampled each."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    versions: Sequence[int]
+    stop_reason: StopReason
+
+
+class Policy(abc.ABC):
+    """A policy served by some engine. `lineage` and `version` name the weights that sample the next token."""
+
+    lineage: str
+    version: int
+
+    @abc.abstractmethod
+    async def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        seed: int,
+        episode_id: str = "",
+    ) -> Generation:
+        """Continue `tokens`. Same seed, weights and ids give the same sample whatever else is in the batch, up to
+        floating-point ties. `episode_id` lets an engine keep that episode's cache between turns. Raises EngineError."""
+
+    async def forget(self, episode_id: str) -> None:  # noqa: B027 - an engine without a cache has nothing to forget
+        """The episode ended: drop its cache."""
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...

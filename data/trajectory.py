@@ -1,0 +1,315 @@
+"""The one type that flows through every room: an episode as interleaved model and observation tokens.
+
+Invariants, checked when a `Trajectory` is made, never repaired:
+* the spans tile [0, T) in order, the first is the prompt, turns never decrease;
+* every action token has a finite log-probability <= 0 and a policy version >= 0;
+* no other token has either (log-probability NaN, version -1).
+Token ids are only ever appended (`TrajectoryBuilder`): no path leads from text back to ids.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TrajectoryError(ValueError):
+    """A trajectory breaks an invariant; the text names the token."""
+
+
+class SpanKind(enum.StrEnum):
+    PROMPT = "prompt"
+    ACTION = "action"
+    OBSERVATION = "observation"
+
+
+class Status(enum.StrEnum):
+    GRADED = "graded"
+    """The verifier gave a reward: trained on, whatever ended the episode."""
+    INFRA_ERROR = "infra_error"
+    """Sandbox, image or engine failed: no reward, never trained on."""
+    CUT = "cut"
+    """Stopped by the system (shutdown, drain): no reward, bootstrapped when trained on."""
+
+
+class ExitReason(enum.StrEnum):
+    """Why the episode ended. Closed: a new reason is a new member, never free text."""
+
+    SUBMITTED = "submitted"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    MAX_CONTEXT = "max_context"
+    WALL_CLOCK = "wall_clock"
+    SYSTEM_CUT = "system_cut"
+    SANDBOX_ERROR = "sandbox_error"
+    ENGINE_ERROR = "engine_error"
+    GRADER_ERROR = "grader_error"
+
+
+_STATUS_OF_EXIT: Mapping[ExitReason, frozenset[Status]] = {
+    ExitReason.SUBMITTED: frozenset({Status.GRADED}),
+    ExitReason.MAX_TURNS: frozenset({Status.GRADED}),
+    ExitReason.MAX_TOKENS: frozenset({Status.GRADED}),
+    ExitReason.MAX_CONTEXT: frozenset({Status.GRADED}),
+    ExitReason.WALL_CLOCK: frozenset({Status.GRADED}),
+    ExitReason.SYSTEM_CUT: frozenset({Status.CUT}),
+    ExitReason.SANDBOX_ERROR: frozenset({Status.INFRA_ERROR}),
+    ExitReason.ENGINE_ERROR: frozenset({Status.INFRA_ERROR}),
+    ExitReason.GRADER_ERROR: frozenset({Status.INFRA_ERROR}),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [start, end) of one kind; `turn` counts from 0, an action and its observation share one."""
+
+    kind: SpanKind
+    start: int
+    end: int
+    turn: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the episode ended. `reward` is set exactly when `status` is graded; `grade` is what the grader saw."""
+
+    status: Status
+    exit_reason: ExitReason
+    reward: float | None = None
+    grade: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-able; for SWE tasks the test ids by outcome and the tail of the log, for errors kind and message."""
+
+    def __post_init__(self) -> None:
+        if self.status not in _STATUS_OF_EXIT[self.exit_reason]:
+            raise TrajectoryError(f"status {self.status} does not go with exit reason {self.exit_reason}")
+        if (self.status is Status.GRADED) != (self.reward is not None):
+            raise TrajectoryError(
+                f"status {self.status} with reward {self.reward!r}: graded has one, nothing else has"
+            )
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise TrajectoryError(f"reward {self.reward!r} is not finite")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How action tokens were drawn. SAO trains only on temperature 1, top-p 1 (the recorded distribution)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Where a trajectory comes from. `draw` is its place in the run's plan; a retried draw has a new episode id."""
+
+    episode_id: str
+    task_id: str
+    draw: int
+    seed: int
+    tokenizer: str
+    """Fingerprint (hash) of the tokenizer that the ids belong to."""
+    sampling: Sampling = Sampling()
+    lineage: str = ""
+    """Names the weights' line of descent: a policy version is (lineage, n)."""
+    agent: str = ""
+    """Name of the agent preset: which prompt and tools."""
+    sandbox: str = ""
+    """Backend that ran the actions: docker, embedded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One episode. Arrays share one token axis [T] and are read-only."""
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    spans: tuple[Span, ...]
+    outcome: Outcome
+    identity: Identity
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase: reset, generate, step, grade, total; started_at is Unix time."""
+    patch: bytes = b""
+    """The driver's diff against base_commit, byte for byte."""
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("tokens", np.int32), ("logprobs", np.float32), ("versions", np.int32)):
+            array = np.ascontiguousarray(getattr(self, name))
+            if array.ndim != 1:
+                raise TrajectoryError(f"{name} has shape {array.shape}, expected one token axis")
+            if array.dtype != dtype:
+                raise TrajectoryError(f"{name} has dtype {array.dtype}, expected {np.dtype(dtype)}")
+            array = array.copy() if array.flags.writeable else array
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "spans", tuple(self.spans))
+        check_tokens(self.tokens, self.logprobs, self.versions, self.spans)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return (
+            np.array_equal(self.tokens, other.tokens)
+            and np.array_equal(self.logprobs, other.logprobs, equal_nan=True)
+            and np.array_equal(self.versions, other.versions)
+            and (self.spans, self.outcome, self.identity, dict(self.timings), self.patch)
+            == (other.spans, other.outcome, other.identity, dict(other.timings), other.patch)
+        )
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_]:
+        """[T], true on tokens that the policy sampled."""
+        return self.versions >= 0
+
+    @property
+    def turns(self) -> int:
+        return sum(span.kind is SpanKind.ACTION for span in self.spans)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Version of the oldest action token (staleness counts from it); None without action tokens."""
+        mask = self.action_mask
+        return int(self.versions[mask].min()) if mask.any() else None
+
+
+def check_tokens(
+    tokens: NDArray[np.int32],
+    logprobs: NDArray[np.float32],
+    versions: NDArray[np.int32],
+    spans: Sequence[Span],
+) -> None:
+    """Raise `TrajectoryError` naming the first token that breaks an invariant of the module docstring."""
+    total = len(tokens)
+    if len(logprobs) != total or len(versions) != total:
+        raise TrajectoryError(
+            f"{total} tokens, {len(logprobs)} log-probabilities, {len(versions)} versions: lengths differ"
+        )
+    negative = np.flatnonzero(tokens < 0)
+    if negative.size:
+        raise TrajectoryError(f"token {negative[0]}: id {tokens[negative[0]]} is negative")
+    position, turn = 0, 0
+    for index, span in enumerate(spans):
+        if span.start != position or span.end <= span.start:
+            raise TrajectoryError(
+                f"span {index} ({span.kind}) covers [{span.start}, {span.end}) but token {position} comes next: "
+                "spans must tile the tokens and be non-empty"
+            )
+        if (span.kind is SpanKind.PROMPT) != (index == 0):
+            raise TrajectoryError(
+                f"span {index} at token {span.start} is {span.kind}: the first span, and only it, is the prompt"
+            )
+        if span.turn < turn:
+            raise TrajectoryError(
+                f"span {index} at token {span.start} goes back from turn {turn} to {span.turn}"
+            )
+        position, turn = span.end, span.turn
+    if position != total:
+        raise TrajectoryError(f"spans end at token {position} of {total}")
+    is_action = np.zeros(total, dtype=bool)
+    for span in spans:
+        if span.kind is SpanKind.ACTION:
+            is_action[span.start : span.end] = True
+    with np.errstate(invalid="ignore"):
+        bad_action = np.flatnonzero(is_action & ~(np.isfinite(logprobs) & (logprobs <= 0) & (versions >= 0)))
+    if bad_action.size:
+        at = bad_action[0]
+        raise TrajectoryError(
+            f"token {at} is an action with log-probability {logprobs[at]} and version {versions[at]}: "
+            "needs a finite log-probability <= 0 and a version >= 0, recorded when it was sampled"
+        )
+    bad_other = np.flatnonzero(~is_action & ~(np.isnan(logprobs) & (versions == -1)))
+    if bad_other.size:
+        at = bad_other[0]
+        raise TrajectoryError(
+            f"token {at} was not sampled but has log-probability {logprobs[at]} and version {versions[at]}: needs NaN and -1"
+        )
+
+
+class TrajectoryBuilder:
+    """Appends spans; the only way episodes make trajectories.
+
+    >>> builder = TrajectoryBuilder([1, 2, 3])
+    >>> builder.append_action([4, 5], [-0.1, -0.2], [0, 0])
+    >>> builder.append_observation([6])
+    >>> len(builder)
+    6
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._spans: list[Span] = []
+        self._turn = -1
+        self._append(SpanKind.PROMPT, prompt, None, None)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """A copy of all ids so far: exactly what the engine gets next."""
+        return list(self._tokens)
+
+    @property
+    def action_tokens(self) -> int:
+        return sum(len(span) for span in self._spans if span.kind is SpanKind.ACTION)
+
+    def append_action(
+        self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        """Append sampled tokens as a new turn. Values above 0 by rounding are the engine's to clamp, not ours."""
+        if not len(tokens) == len(logprobs) == len(versions):
+            raise TrajectoryError(
+                f"action of {len(tokens)} tokens has {len(logprobs)} log-probabilities, {len(versions)} versions"
+            )
+        self._turn += 1
+        self._append(SpanKind.ACTION, tokens, logprobs, versions)
+
+    def append_observation(self, tokens: Sequence[int]) -> None:
+        self._append(SpanKind.OBSERVATION, tokens, None, None)
+
+    def _append(
+        self,
+        kind: SpanKind,
+        tokens: Sequence[int],
+        logprobs: Sequence[float] | None,
+        versions: Sequence[int] | None,
+    ) -> None:
+        if len(tokens) == 0:
+            raise TrajectoryError(f"empty {kind} span at token {len(self._tokens)}")
+        start = len(self._tokens)
+        self._tokens.extend(int(token) for token in tokens)
+        self._logprobs.extend(logprobs if logprobs is not None else [math.nan] * len(tokens))
+        self._versions.extend(versions if versions is not None else [-1] * len(tokens))
+        self._spans.append(Span(kind, start, len(self._tokens), max(self._turn, 0)))
+
+    def finish(
+        self,
+        outcome: Outcome,
+        identity: Identity,
+        timings: Mapping[str, float] | None = None,
+        patch: bytes = b"",
+    ) -> Trajectory:
+        return Trajectory(
+            tokens=np.asarray(self._tokens, dtype=np.int32),
+            logprobs=np.asarray(self._logprobs, dtype=np.float32),
+            versions=np.asarray(self._versions, dtype=np.int32),
+            spans=tuple(self._spans),
+            outcome=outcome,
+            identity=identity,
+            timings=dict(timings or {}),
+            patch=patch,
+        )

@@ -1,0 +1,1 @@
+"""Where actions run: sandboxes, tools, environments. Imports neither torch nor transformers."""

@@ -1,0 +1,1 @@
+"""One sandbox contract, two real backends: Docker and embedded (Linux namespaces)."""

@@ -1,0 +1,148 @@
+"""The sandbox contract. Both backends pass the same contract tests (tests/envs/test_sandbox_contract.py).
+
+Promises: no network; limits on memory, cpus, processes, open files; commands run in a fresh session each with stdin
+closed and stdout+stderr merged in order; on a time-out every process in the sandbox except its init and channel is
+dead, and that is proved from the process table; output is capped at the source; errors are typed; when the driver
+dies, however it dies, the sandbox ends by itself.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class SandboxError(RuntimeError):
+    """Base of all infrastructure faults. Never a model failure, never a reward of 0."""
+
+
+class SandboxDead(SandboxError):
+    """The sandbox is gone or its channel broke."""
+
+
+class OutOfMemory(SandboxError):
+    """The sandbox's memory limit killed it (a command killed inside a living sandbox is a result, not an error)."""
+
+
+class StartFailed(SandboxError):
+    """The sandbox could not be started."""
+
+
+class ImageMissing(StartFailed):
+    """The image is not on this machine and could not be fetched."""
+
+
+class BackendUnavailable(SandboxError):
+    """No such backend here (no engine answers, namespaces are off). The text says how to mend it."""
+
+
+class PathRefused(ValueError):
+    """put/get was asked for a path outside the sandbox's root. A caller's mistake, not an infrastructure fault."""
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """`output` is stdout and stderr merged in order, capped; `truncated` counts the bytes left out of its middle."""
+
+    output: bytes
+    exit_code: int
+    duration_s: float
+    timed_out: bool = False
+    truncated: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.output.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    memory_bytes: int = 1 << 30
+    cpus: float = 1.0
+    pids: int = 256
+    nofile: int = 1024
+    disk_bytes: int = 2 << 30
+    """Size of one file (RLIMIT_FSIZE) and of the writable tmpfs where the backend has one."""
+    output_bytes: int = 1 << 20
+    """Cap of one command's output, at the source."""
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What to start. `image` is for Docker; the embedded backend uses this machine's /usr."""
+
+    image: str = "sao-base:latest"
+    workdir: str = "/testbed"
+    """Made if missing; where commands run by default."""
+    limits: SandboxLimits = SandboxLimits()
+    deadline_s: float = 3600.0
+    """The sandbox ends by itself after this many seconds, even if driver and client are gone."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Extra labels; run id, owner pid and deadline are always there."""
+
+
+class Sandbox(abc.ABC):
+    """A started sandbox. Async context manager: leaving the block removes it."""
+
+    sandbox_id: str
+    spec: SandboxSpec
+
+    @abc.abstractmethod
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 60.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run `command` with the sandbox's POSIX shell, in its own session. One at a time per sandbox.
+
+        Raises SandboxDead or OutOfMemory; a command that fails or times out is a result."""
+
+    @abc.abstractmethod
+    async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file, making parents. Relative paths are under the workdir."""
+
+    @abc.abstractmethod
+    async def put_tar(self, directory: str, archive: bytes) -> None:
+        """Unpack an uncompressed tar under `directory` (made if missing)."""
+
+    @abc.abstractmethod
+    async def get(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
+        """Read a regular file. Raises FileNotFoundError, IsADirectoryError, ValueError when larger than max_bytes."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Kill and remove everything. Never raises for a sandbox that is already gone; may be called twice."""
+
+    async def __aenter__(self) -> Sandbox:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class SandboxBackend(abc.ABC):
+    """Starts sandboxes for one run and cleans up after dead ones."""
+
+    name: str
+    run_id: str
+
+    @abc.abstractmethod
+    async def check(self) -> None:
+        """Raise BackendUnavailable with the way out when sandboxes cannot run here."""
+
+    @abc.abstractmethod
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """Raises StartFailed, ImageMissing."""
+
+    @abc.abstractmethod
+    async def reap(self) -> list[str]:
+        """Remove what dead owners left on this machine (containers, volumes, folders); returns what was removed."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """End every sandbox this backend still holds."""

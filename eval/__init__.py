@@ -1,0 +1,1 @@
+"""Who judges: benchmark harnesses, statistics, reports."""

@@ -1,0 +1,1 @@
+"""Who learns: objective, GAE, critic, packing, updates, supervised fine-tuning."""
