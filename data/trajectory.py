@@ -92,9 +92,7 @@ class Outcome:
         if self.status not in _STATUS_OF_EXIT[self.exit_reason]:
             raise TrajectoryError(f"status {self.status} does not go with exit reason {self.exit_reason}")
         if (self.status is Status.GRADED) != (self.reward is not None):
-            raise TrajectoryError(
-                f"status {self.status} with reward {self.reward!r}: graded has one, nothing else has"
-            )
+            raise TrajectoryError(f"status {self.status} with reward {self.reward!r}: graded has one, nothing else has")
         if self.reward is not None and not math.isfinite(self.reward):
             raise TrajectoryError(f"reward {self.reward!r} is not finite")
 
@@ -211,9 +209,7 @@ def check_tokens(
                 f"span {index} at token {span.start} is {span.kind}: the first span, and only it, is the prompt"
             )
         if span.turn < turn:
-            raise TrajectoryError(
-                f"span {index} at token {span.start} goes back from turn {turn} to {span.turn}"
-            )
+            raise TrajectoryError(f"span {index} at token {span.start} goes back from turn {turn} to {span.turn}")
         position, turn = span.end, span.turn
     if position != total:
         raise TrajectoryError(f"spans end at token {position} of {total}")
@@ -267,9 +263,7 @@ class TrajectoryBuilder:
     def action_tokens(self) -> int:
         return sum(len(span) for span in self._spans if span.kind is SpanKind.ACTION)
 
-    def append_action(
-        self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
-    ) -> None:
+    def append_action(self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
         """Append sampled tokens as a new turn. Values above 0 by rounding are the engine's to clamp, not ours."""
         if not len(tokens) == len(logprobs) == len(versions):
             raise TrajectoryError(
