@@ -229,7 +229,8 @@ def check_tokens(
     if bad_other.size:
         at = bad_other[0]
         raise TrajectoryError(
-            f"token {at} was not sampled but has log-probability {logprobs[at]} and version {versions[at]}: needs NaN and -1"
+            f"token {at} was not sampled but has log-probability {logprobs[at]} and version {versions[at]}: "
+            "needs NaN and -1"
         )
 
 

@@ -39,7 +39,7 @@ class Grade:
 
 
 class Environment(abc.ABC):
-    """One episode's world. Calls come in this order: reset, step*, grade, close (close always, may come at any time)."""
+    """One episode's world. Order of calls: reset, step*, grade, close (close always, and at any time)."""
 
     tools: Sequence[Mapping[str, Any]] = ()
     """JSON schemas offered to the model, OpenAI function format."""
