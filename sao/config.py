@@ -1,0 +1,174 @@
+"""Configuration: a TOML file plus overrides over typed models.
+
+Unknown keys are errors that name the nearest known key; the resolved configuration is written into the run folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sao.paths import UserError, config_file
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    path: str = "demo"
+    """Folder of a Hugging Face causal LM with its tokenizer, or `demo` for the shipped policy."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU where there is one (bf16 there, fp32 on a CPU)."""
+    threads: int = Field(0, ge=0)
+    """CPU threads of the engine; 0 leaves one core for the sandboxes."""
+
+
+class TasksConfig(Section):
+    name: str = "micro-swe"
+    """`micro-swe` (generated), `swe` (SWE-bench rows from `path`), or a dataset id."""
+    split: str = "train"
+    path: str = ""
+    """Local file or folder with rows: .jsonl, .json, .parquet, .csv, .arrow. Empty: generated or from the hub."""
+    limit: int = Field(0, ge=0)
+    """Use only the first so many tasks; 0 means all (for generated tasks: as many as there are draws)."""
+    offset: int = Field(0, ge=0)
+    """Skip so many generated tasks."""
+
+
+class AgentConfig(Section):
+    preset: str = "demo"
+    """Name of a file in agent/presets/ or a path: prompt, tools, limits."""
+    temperature: float = Field(1.0, ge=0)
+    """1 samples from the model's own distribution (the only one that SAO trains on); 0 is greedy."""
+
+
+class SandboxConfig(Section):
+    backend: Literal["auto", "docker", "embedded"] = "auto"
+    """auto takes Docker where an engine answers, else the embedded sandbox, and says so."""
+    memory_mib: int = Field(1024, ge=64)
+    cpus: float = Field(1.0, gt=0)
+    """CPU cores a sandbox may use (Docker; the embedded sandbox shares the machine's)."""
+    pids: int = Field(256, ge=16)
+    grade_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that the hidden tests may take."""
+
+
+class RolloutConfig(Section):
+    episodes: int = Field(64, ge=1)
+    """Draws of the plan; draw i runs task i modulo the number of tasks."""
+    concurrency: int = Field(8, ge=1)
+    """Episodes at once: each holds one sandbox, the engine batches them."""
+    seed: int = 0
+    max_attempts: int = Field(3, ge=1)
+    """How often a draw is tried when the infrastructure (not the model) fails."""
+    seal_every: int = Field(256, ge=1)
+    """Finished trajectories are sealed into a Parquet shard of this many."""
+
+
+class Config(Section):
+    """One run. `name` is the run folder's stem: runs/<name>-001, ..."""
+
+    name: str = "demo"
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig = TasksConfig()
+    agent: AgentConfig = AgentConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+    def plan_hash(self) -> str:
+        """Hash of what decides the trajectories: a run folder is only continued under the same one.
+
+        Machine matters (concurrency, device, sandbox sizes) may change between start and resume; the plan may grow."""
+        plan = self.model_dump(mode="json", exclude={"name", "sandbox"})
+        plan["rollout"] = {"seed": self.rollout.seed}
+        plan["model"] = {"path": self.model.path}
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration by name or path and apply `section.key=value` overrides (TOML values; bare words are text).
+
+    Raises UserError for broken TOML, unknown keys and values out of range, naming file and key."""
+    path = config_file(name)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} is not valid TOML: {error}. Mend that line and start again; nothing was started."
+        ) from error
+    for override in overrides:
+        _apply(values, override)
+    return validate(Config, values, f"{path}" + (" with overrides" if overrides else ""))
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"Override {override!r} is not of the form section.key=value, e.g. rollout.episodes=20.")
+    try:
+        value: Any = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *parents, last = key.strip().split(".")
+    node: Any = values
+    for parent in parents:
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise UserError(f"Override {override!r}: {parent} is a value, not a section.")
+    node[last] = value
+
+
+def validate(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """Build a typed model from plain values; every fault becomes one line of a UserError."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(model, fault) for fault in error.errors()]
+        raise UserError(f"{where}: " + "; ".join(lines) + ". Nothing was started.") from error
+
+
+def _explain(model: type[BaseModel], fault: Any) -> str:
+    location = [str(part) for part in fault["loc"]]
+    key = ".".join(location)
+    if fault["type"] != "extra_forbidden":
+        return f"{key}: {fault['msg'].lower()} (got {fault['input']!r})"
+    known = _fields(model, location[:-1])
+    close = difflib.get_close_matches(location[-1], known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "known keys: " + ", ".join(known)
+    return f"unknown key {key!r}: {hint}"
+
+
+def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not nested:
+            return []
+        model = nested[0]
+    return sorted(model.model_fields)
+
+
+def describe(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
+    """(key, default, documentation) of every field, for `sao config`."""
+    rows: list[tuple[str, str, str]] = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            rows += describe(annotation, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", json.dumps(field.default), " ".join((field.description or "").split())))
+    return rows

@@ -1,0 +1,46 @@
+"""Where things lie. The project runs from its checkout; `sao` works from any working directory.
+
+Configurations, the demo policy and agent presets are found beside the code; runs go to ./runs of the working
+directory unless SAO_RUNS names another folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+DEMO_POLICY = ROOT / "agent" / "assets" / "demo"
+
+
+class UserError(Exception):
+    """Something the user can mend: shown as one paragraph (what, where, the way out), exit code 2, no traceback."""
+
+
+def runs_folder() -> Path:
+    return Path(os.environ.get("SAO_RUNS", "runs"))
+
+
+def config_file(name: str) -> Path:
+    """A path as given, or the name of a file in configs/ (with or without .toml)."""
+    given = Path(name)
+    candidates = [given, CONFIGS / name, CONFIGS / f"{name}.toml"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
+    raise UserError(
+        f"No configuration {name!r}: it is no file, and {CONFIGS} holds only: {known}. Pass a path or a name."
+    )
+
+
+def model_folder(name: str) -> Path:
+    """`demo` is the shipped policy; anything else is a folder with config.json, safetensors and a tokenizer."""
+    folder = DEMO_POLICY if name == "demo" else Path(name).expanduser()
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"No model at {folder}: a model is a folder with config.json, *.safetensors and a tokenizer, "
+            "or the word 'demo' for the shipped policy. Set model.path or pass --model."
+        )
+    return folder

@@ -1,0 +1,166 @@
+"""The run folder: runs/<name>-001/ with config.toml, log/, journal, tokenizer/, summary.json.
+
+One process writes a run folder at a time (a lock that dies with its holder). A run without summary.json is
+unfinished; starting the same plan again continues it, so a killed run loses nothing that was finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from sao.config import Config, validate
+from sao.paths import UserError, runs_folder
+
+
+@dataclass
+class RunDir:
+    path: Path
+    resumed: bool
+    _lock: IO[str]
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomically(self.summary, json.dumps(summary, indent=2) + "\n")
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Readers see the old file or the new one, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+
+
+def open_run(config: Config, run: str | None = None, *, fresh: bool = False) -> RunDir:
+    """Continue the newest unfinished run of the same plan, else make the next numbered folder.
+
+    `run` names a folder under runs/ (or a path) to make or continue; a folder of another plan is refused."""
+    if run is not None:
+        path = Path(run) if "/" in run else runs_folder() / run
+        opened = _try_open(path, config)
+        if opened is None:
+            raise UserError(f"{path} is in use by another process. Wait for it, or choose another name with --run.")
+        return opened
+    numbered = _numbered(config.name)
+    if numbered and not fresh:
+        newest = numbered[-1]
+        if not (newest / "summary.json").exists() and _same_plan(newest, config):
+            opened = _try_open(newest, config)
+            if opened is not None:
+                return opened
+    number = int(numbered[-1].name.rsplit("-", 1)[1]) + 1 if numbered else 1
+    while True:  # another process may take the same number: making the folder decides
+        path = runs_folder() / f"{config.name}-{number:03d}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        opened = _try_open(path, config)
+        if opened is not None:
+            return opened
+        number += 1
+
+
+def find_run(name: str) -> Path:
+    """A run folder by path, by name under runs/, or `latest`. Raises UserError."""
+    if name == "latest":
+        found = [path for path in runs_folder().glob("*") if (path / "config.toml").is_file()]
+        if not found:
+            raise UserError(f"No run under {runs_folder()}: make one with `sao rollout` (or `make rollout`).")
+        return max(found, key=lambda path: (path / "config.toml").stat().st_mtime)
+    for candidate in (runs_folder() / name, Path(name)):
+        if (candidate / "config.toml").is_file():
+            return candidate
+    raise UserError(f"No run {name!r}: neither {runs_folder() / name} nor {name} holds a config.toml.")
+
+
+def read_config(path: Path) -> Config:
+    """The resolved configuration that a run folder was made with."""
+    file = path / "config.toml"
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}. The log beside it is untouched.") from error
+    return validate(Config, values, str(file))
+
+
+def _numbered(name: str) -> list[Path]:
+    pattern = re.compile(re.escape(name) + r"-\d{3,}$")
+    found = [path for path in runs_folder().glob(f"{name}-*") if path.is_dir() and pattern.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+
+
+def _same_plan(path: Path, config: Config) -> bool:
+    try:
+        return read_config(path).plan_hash() == config.plan_hash()
+    except UserError:
+        return False
+
+
+def _try_open(path: Path, config: Config) -> RunDir | None:
+    """Lock the folder; None when another process holds it. Refuses a folder of another plan."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = (path / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    try:
+        resumed = (path / "config.toml").exists()
+        if resumed:
+            _refuse_other_plan(path, config)
+        elif (path / "log").exists():
+            raise UserError(f"{path} has a log but no config.toml: not a run folder of ours. Choose another --run.")
+        write_atomically(path / "config.toml", config.to_toml())
+    except BaseException:
+        lock.close()
+        raise
+    return RunDir(path, resumed, lock)
+
+
+def _refuse_other_plan(path: Path, config: Config) -> None:
+    old = read_config(path)
+    if old.plan_hash() == config.plan_hash():
+        return
+    before, now = old.model_dump(mode="json"), config.model_dump(mode="json")
+    differing = [
+        f"{section}.{key} was {before[section][key]!r}, is {value!r}"
+        for section, values in now.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+        if before[section][key] != value
+    ]
+    raise UserError(
+        f"{path} was made with another plan ({'; '.join(differing)}). Use the same settings to continue it, "
+        "or another --run name (or --fresh) for a new run. Nothing was changed."
+    )
