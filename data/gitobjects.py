@@ -1,0 +1,178 @@
+"""A git repository made in pure Python: work tree plus `.git` with one commit, as a tar.
+
+Promises:
+* ids are git's own (blob, tree, commit, SHA-1); the same files always give the same commit id and the same archive;
+* the unpacked folder is a clean repository on branch `main`: `git fsck`, `git status`, `git log`, `git diff` work;
+* no git is run, nothing touches the disk.
+
+The index records size and time of every file and the repository's config tells git to trust these two alone
+(`core.checkStat minimal`), so a first `git status` need not read the files again when the tar's times were kept; where
+they were not kept, git reads the contents and still finds them clean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+AUTHOR = "micro <micro@example.invalid>"
+EPOCH = 1735689600
+"""2025-01-01T00:00:00Z: author, committer and file time of every repository made here."""
+MESSAGE = "Start\n"
+
+_CONFIG = """\
+[core]
+\trepositoryformatversion = 0
+\tfilemode = false
+\tbare = false
+\tlogallrefupdates = true
+\ttrustctime = false
+\tcheckStat = minimal
+"""
+_FILE_MODE, _DIRECTORY_MODE = 0o100644, 0o40000
+
+
+class GitObjectError(ValueError):
+    """The files cannot be put into a git repository; the text names the path."""
+
+
+@dataclass(frozen=True)
+class RepositoryTar:
+    """`archive`: uncompressed tar of work tree and `.git`; `commit`: hex id of its one commit."""
+
+    archive: bytes
+    commit: str
+
+
+@dataclass(frozen=True)
+class _Objects:
+    commit: str
+    blobs: Mapping[str, str]
+    """Path -> hex id."""
+    payloads: Mapping[str, bytes]
+    """Hex id -> header and body, as hashed; empty unless asked for."""
+
+
+def object_id(kind: str, body: bytes) -> str:
+    """Hex id of a git object, e.g. ``object_id("blob", b"")`` is ``e69de29bb2d1d6434b8b29ae775ad8c2e48c5391``."""
+    return hashlib.sha1(_payload(kind, body), usedforsecurity=False).hexdigest()
+
+
+def commit_id(files: Mapping[str, str], *, message: str = MESSAGE) -> str:
+    """Hex id of the commit that `repository_tar` makes of the same arguments, without making the tar."""
+    return _objects(files, message, keep=False).commit
+
+
+def repository_tar(files: Mapping[str, str], *, message: str = MESSAGE) -> RepositoryTar:
+    """Work tree and `.git` of `files` (relative POSIX path -> text, stored as UTF-8). Raises GitObjectError."""
+    objects = _objects(files, message, keep=True)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        made: set[str] = set()
+        for path in sorted(files):
+            _add(tar, made, path, files[path].encode())
+        for directory in (".git/objects/info", ".git/objects/pack", ".git/refs/heads", ".git/refs/tags"):
+            _add_directories(tar, made, directory)
+        _add(tar, made, ".git/HEAD", b"ref: refs/heads/main\n")
+        _add(tar, made, ".git/config", _CONFIG.encode())
+        _add(tar, made, ".git/refs/heads/main", f"{objects.commit}\n".encode())
+        for name, payload in sorted(objects.payloads.items()):
+            # Stored, not deflated: the bytes then do not depend on which zlib this machine has.
+            _add(tar, made, f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(payload, 0), mode=0o444)
+        # One second younger than the files: git re-reads files that are not older than the index ("racy").
+        _add(tar, made, ".git/index", _index(files, objects.blobs), mtime=EPOCH + 1)
+    return RepositoryTar(stream.getvalue(), objects.commit)
+
+
+def _payload(kind: str, body: bytes) -> bytes:
+    return f"{kind} {len(body)}\0".encode() + body
+
+
+def _objects(files: Mapping[str, str], message: str, *, keep: bool) -> _Objects:
+    payloads: dict[str, bytes] = {}
+
+    def store(kind: str, body: bytes) -> str:
+        payload = _payload(kind, body)
+        name = hashlib.sha1(payload, usedforsecurity=False).hexdigest()
+        if keep:
+            payloads[name] = payload
+        return name
+
+    root: dict[str, object] = {}
+    blobs: dict[str, str] = {}
+    for path, text in files.items():
+        parts = _checked_parts(path)
+        folder = root
+        for part in parts[:-1]:
+            inner = folder.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise GitObjectError(f"{path!r}: {part!r} is both a file and a folder; rename one")
+            folder = inner
+        if parts[-1] in folder:
+            raise GitObjectError(f"{path!r} is both a file and a folder; rename one")
+        blobs[path] = folder[parts[-1]] = store("blob", text.encode())
+
+    def tree(folder: Mapping[str, object]) -> str:
+        entries = []
+        for name, inner in folder.items():
+            raw = name.encode()
+            if isinstance(inner, dict):
+                # git sorts a folder as if its name ended in a slash.
+                entries.append((raw + b"/", b"%o %s\0" % (_DIRECTORY_MODE, raw), tree(inner)))
+            else:
+                entries.append((raw, b"%o %s\0" % (_FILE_MODE, raw), str(inner)))
+        entries.sort()
+        return store("tree", b"".join(head + bytes.fromhex(name) for _, head, name in entries))
+
+    stamp = f"{AUTHOR} {EPOCH} +0000"
+    body = f"tree {tree(root)}\nauthor {stamp}\ncommitter {stamp}\n\n{message}"
+    return _Objects(store("commit", body.encode()), blobs, payloads)
+
+
+def _checked_parts(path: str) -> list[str]:
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
+        raise GitObjectError(f"{path!r} is no plain relative path; use 'folder/file.py'")
+    if any(part.lower() == ".git" for part in parts):
+        raise GitObjectError(f"{path!r} lies in git's own folder; leave .git to this module")
+    return parts
+
+
+def _index(files: Mapping[str, str], blobs: Mapping[str, str]) -> bytes:
+    """Index format version 2 (gitformat-index): entries sorted by path, padded to 8 bytes, SHA-1 at the end."""
+    chunks = [struct.pack(">4sLL", b"DIRC", 2, len(files))]
+    for raw, path in sorted((path.encode(), path) for path in files):
+        size = len(files[path].encode())
+        stat = (0, 0, EPOCH, 0, 0, 0, _FILE_MODE, 0, 0, size)
+        entry = struct.pack(">10L20sH", *stat, bytes.fromhex(blobs[path]), min(len(raw), 0xFFF)) + raw
+        chunks.append(entry + b"\0" * (8 - len(entry) % 8))
+    body = b"".join(chunks)
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _parents(path: str) -> Iterable[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _add_directories(tar: tarfile.TarFile, made: set[str], directory: str) -> None:
+    for name in (*_parents(directory), directory):
+        if name and name not in made:
+            made.add(name)
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, EPOCH
+            tar.addfile(info)
+
+
+def _add(
+    tar: tarfile.TarFile, made: set[str], path: str, data: bytes, *, mode: int = 0o644, mtime: int = EPOCH
+) -> None:
+    _add_directories(tar, made, path.rpartition("/")[0])
+    info = tarfile.TarInfo(path)
+    info.size, info.mode, info.mtime = len(data), mode, mtime
+    tar.addfile(info, io.BytesIO(data))
