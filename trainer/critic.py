@@ -1,0 +1,206 @@
+"""The critic: a full-size body of its own under a scalar head, what of it is frozen, and how it rests on disk.
+
+Promises: the head is fp32 (or wider), starts at zero and is never re-initialised on load (a folder without it is an
+error); a freeze pattern that matches nothing is an error; the optimizer is built after freezing and holds exactly the
+trainable parameters; a saved critic is weights and a manifest with their hash, never optimizer moments.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from trainer.config import CriticConfig
+from trainer.logprobs import body_of, hidden_states
+
+FORMAT = "sao-critic/1"
+WEIGHTS, MANIFEST = "critic.safetensors", "manifest.json"
+
+
+class CriticError(ValueError):
+    """A critic folder or freeze pattern is unusable; the text says what to do."""
+
+
+class Critic(nn.Module):
+    """Token ids -> one value per position. Position p values the state after token p, so V(a_t) is read at t - 1."""
+
+    def __init__(self, body: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.body = body
+        parameter = next(body.parameters())
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        self.head = nn.Linear(hidden_size, 1, dtype=dtype, device=parameter.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def from_policy(cls, policy: nn.Module) -> Critic:
+        """Same start as the policy: a copy of its body (the policy is not touched)."""
+        body = copy.deepcopy(body_of(policy))
+        body.requires_grad_(True)
+        return cls(body, _hidden_size(body))
+
+    def forward(self, tokens: Tensor, gather: Tensor | None = None) -> Tensor:
+        """[b, L] -> values [b, L], or [K] at the places `gather` of the flattened [b * L]."""
+        hidden = hidden_states(self.body, tokens)
+        if gather is not None:
+            hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, gather)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)
+
+
+def _hidden_size(body: nn.Module) -> int:
+    return body.get_input_embeddings().weight.shape[1] if not hasattr(body, "config") else body.config.hidden_size
+
+
+# --- freezing ---------------------------------------------------------------------------------------------------------
+
+_ATTENTION = r"(^|\.)(self_attn|attn|attention|self_attention)\."
+_LINEAR_MIXER = r"(^|\.)(linear_attn|linear_attention|mamba|mixer|ssm)\."
+_PROJECTIONS = r"(^|\.)(mlp|feed_forward|ffn|moe|block_sparse_moe)\.(?!gate\.|router\.)"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Regular expressions over parameter names; each must match. `only` (if any) freezes all that it does not match."""
+
+    freeze: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+PRESETS: Mapping[str, Preset] = {
+    # paper: "freeze attention, train the MoE projections". Router, embeddings and norms frozen too: our reading.
+    "moe_paper": Preset(only=(_PROJECTIONS,)),
+    "full_except_attention": Preset(freeze=(_ATTENTION,)),
+    "hybrid": Preset(freeze=(_ATTENTION, _LINEAR_MIXER)),
+    "none": Preset(),
+}
+
+
+@dataclass(frozen=True)
+class FreezeReport:
+    """Parameter counts (numbers, not tensors) after freezing."""
+
+    preset: str
+    trainable: int
+    frozen: int
+
+    def __str__(self) -> str:
+        total = max(self.trainable + self.frozen, 1)
+        return (
+            f"critic freeze '{self.preset}': {self.trainable:,} parameters trainable, {self.frozen:,} frozen "
+            f"({100 * self.frozen / total:.1f} %)"
+        )
+
+
+def freeze(critic: Critic, preset: str, patterns: Sequence[str] = ()) -> FreezeReport:
+    """Set `requires_grad` for the RL phase; call it **before** an optimizer is built. The head always trains.
+
+    Raises `CriticError` for an unknown preset, a pattern that matches no parameter, or a body that is wholly frozen.
+    """
+    if preset not in PRESETS:
+        raise CriticError(f"freeze preset '{preset}' is unknown; choose one of {', '.join(PRESETS)}")
+    chosen = PRESETS[preset]
+    names = [name for name, _ in critic.body.named_parameters()]
+    for pattern in (*chosen.freeze, *chosen.only, *patterns):
+        if not any(re.search(pattern, name) for name in names):
+            raise CriticError(
+                f"freeze preset '{preset}': pattern {pattern!r} matches no parameter of "
+                f"{type(critic.body).__name__} (names look like {names[len(names) // 2]!r}). "
+                "Choose another preset, or name the modules in critic.freeze_patterns"
+            )
+    critic.head.requires_grad_(True)
+    for name, parameter in critic.body.named_parameters():
+        fixed = any(re.search(p, name) for p in (*chosen.freeze, *patterns))
+        if chosen.only:
+            fixed = fixed or not any(re.search(p, name) for p in chosen.only)
+        parameter.requires_grad_(not fixed)
+    if names and not any(p.requires_grad for p in critic.body.parameters()):
+        raise CriticError(f"freeze preset '{preset}' with {list(patterns)} freezes the whole body: only the head is left")
+    trainable = sum(p.numel() for p in critic.parameters() if p.requires_grad)
+    return FreezeReport(preset, trainable, sum(p.numel() for p in critic.parameters()) - trainable)
+
+
+def freeze_for_rl(critic: Critic, config: CriticConfig) -> FreezeReport:
+    return freeze(critic, config.freeze, config.freeze_patterns)
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_critic(critic: Critic, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
+    """Write config.json, critic.safetensors and manifest.json as a new folder, visible at once or not at all.
+
+    `provenance` (JSON-able) goes into the manifest: tokenizer fingerprint, base model hash, data hash, step.
+    """
+    target = Path(path)
+    if target.exists():
+        raise CriticError(f"{target} exists: a critic folder is written once. Choose a new name or remove it")
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    critic.body.config.save_pretrained(partial)
+    save_file({k: v.detach().cpu().contiguous() for k, v in critic.state_dict().items()}, partial / WEIGHTS)
+    manifest = {
+        "format": FORMAT,
+        "body": type(critic.body).__name__,
+        "dtype": str(next(critic.body.parameters()).dtype).removeprefix("torch."),
+        "sha256": _sha256(partial / WEIGHTS),
+        "provenance": dict(provenance or {}),
+    }
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    for name in (WEIGHTS, MANIFEST):
+        with (partial / name).open("rb") as file:
+            os.fsync(file.fileno())
+    partial.rename(target)
+    return target
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    file = Path(path) / MANIFEST
+    try:
+        manifest = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise CriticError(f"{file} is missing: {path} is not a critic folder (make one with `sao pretrain-value`)") from None
+    except json.JSONDecodeError as error:
+        raise CriticError(f"{file} is not JSON ({error}): the folder was not written to its end; make it again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise CriticError(f"{file} has format {found!r}, this version reads {FORMAT!r}")
+    return manifest
+
+
+def load_critic(path: str | Path, device: torch.device | str = "cpu") -> Critic:
+    """Body and head exactly as saved. Raises `CriticError` on a changed file or any missing or foreign weight."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise CriticError(f"{folder / WEIGHTS} is missing: make the critic again")
+    if (digest := _sha256(folder / WEIGHTS)) != manifest["sha256"]:
+        raise CriticError(f"{folder / WEIGHTS} has hash {digest[:12]}, its manifest says {manifest['sha256'][:12]}")
+    config = AutoConfig.from_pretrained(folder)
+    body = AutoModel.from_config(config, dtype=getattr(torch, manifest["dtype"]))
+    if type(body).__name__ != manifest["body"]:
+        raise CriticError(f"{folder} holds a {manifest['body']}, its config builds a {type(body).__name__}")
+    critic = Critic(body, _hidden_size(body))
+    weights = load_file(folder / WEIGHTS)
+    missing, foreign = critic.load_state_dict(weights, strict=False)
+    if missing or foreign:
+        raise CriticError(f"{folder / WEIGHTS} lacks {list(missing)[:3]} and has unknown {list(foreign)[:3]}: not loaded")
+    return critic.to(device).eval()
