@@ -37,6 +37,7 @@ class TasksConfig(Section):
     name: str = "micro-swe"
     """`micro-swe` (generated), `swe` (SWE-bench rows from `path`), or a dataset id."""
     split: str = "train"
+    """micro-swe: train, heldout or unseen (a template family that is never trained on); else the dataset's own."""
     path: str = ""
     """Local file or folder with rows: .jsonl, .json, .parquet, .csv, .arrow. Empty: generated or from the hub."""
     limit: int = Field(0, ge=0)
@@ -56,9 +57,11 @@ class SandboxConfig(Section):
     backend: Literal["auto", "docker", "embedded"] = "auto"
     """auto takes Docker where an engine answers, else the embedded sandbox, and says so."""
     memory_mib: int = Field(1024, ge=64)
+    """Memory limit of one sandbox in MiB; no swap."""
     cpus: float = Field(1.0, gt=0)
     """CPU cores a sandbox may use (Docker; the embedded sandbox shares the machine's)."""
     pids: int = Field(256, ge=16)
+    """Processes and threads a sandbox may have at once."""
     grade_timeout_s: float = Field(300.0, gt=0)
     """Seconds that the hidden tests may take."""
 
@@ -69,6 +72,7 @@ class RolloutConfig(Section):
     concurrency: int = Field(8, ge=1)
     """Episodes at once: each holds one sandbox, the engine batches them."""
     seed: int = 0
+    """Seeds every draw; same seed, weights and tasks give the same samples up to floating-point ties."""
     max_attempts: int = Field(3, ge=1)
     """How often a draw is tried when the infrastructure (not the model) fails."""
     seal_every: int = Field(256, ge=1)
@@ -79,6 +83,7 @@ class Config(Section):
     """One run. `name` is the run folder's stem: runs/<name>-001, ..."""
 
     name: str = "demo"
+    """Stem of the run folder."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()

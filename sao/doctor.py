@@ -45,11 +45,8 @@ def foreign_rooms() -> dict[str, list[str]]:
 
 
 def check_python() -> Iterator[Finding]:
-    version = platform.python_version()
-    if sys.version_info < (3, 11):
-        yield Finding("fail", "python", f"{version} is too old: 3.11 or newer is needed.")
-    else:
-        yield Finding("ok", "python", f"{version} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores")
+    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    yield Finding("ok", "python", f"{platform.python_version()} on {where}, {sys.prefix}")
 
 
 def check_shadowing() -> Iterator[Finding]:

@@ -1,0 +1,43 @@
+# Every target does its own set-up. Settings go on the line: make rollout EPISODES=200 SANDBOX=docker
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+SAO := .venv/bin/sao
+
+CONFIG ?= demo
+RUN ?= latest
+EPISODES ?=
+SANDBOX ?=
+TASKS ?=
+MODEL ?=
+ARGS ?=
+
+.PHONY: help install image rollout replay doctor test lint clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: ## make .venv with the pinned dependencies (CPU torch where there is no GPU)
+	@scripts/install.sh
+
+image: install ## make the sandboxes' base image where a Docker engine answers
+	@scripts/base-image.sh --if-engine
+
+rollout: image ## run episodes in sandboxes: EPISODES=200 SANDBOX=docker|embedded TASKS=rows.jsonl MODEL=folder
+	@$(SAO) rollout --config $(CONFIG) $(if $(EPISODES),--episodes $(EPISODES)) $(if $(SANDBOX),--sandbox $(SANDBOX)) \
+		$(if $(TASKS),--tasks $(TASKS)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+replay: install ## show a trajectory turn by turn: RUN=demo-001
+	@$(SAO) replay $(RUN) $(ARGS)
+
+doctor: install ## what this machine can do, and how to mend what it cannot
+	@$(SAO) doctor
+
+test: install ## the tests; those that need a Docker engine say so when there is none
+	@.venv/bin/python -m pytest $(ARGS)
+
+lint: install ## ruff and mypy over the packages
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+clean: ## remove the environment and caches (runs/ stays)
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,191 @@
+"""The `sao` command. Every sub-command imports what it needs when it runs, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sao.paths import UserError
+
+app = typer.Typer(
+    help="Train coding agents by reinforcement learning, in exact tokens and real sandboxes.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+tasks_app = typer.Typer(help="Look at tasks, bring your own repository.", no_args_is_help=True)
+sandbox_app = typer.Typer(help="What sandboxes are left on this machine.", no_args_is_help=True)
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(sandbox_app, name="sandbox")
+
+Config_ = Annotated[str, typer.Option("--config", "-c", help="A TOML file, or a name in configs/.")]
+Set_ = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--set", "-s", help="Override: section.key=value. May be repeated.", metavar="KEY=VALUE"),
+]
+Plain_ = Annotated[bool, typer.Option("--plain", help="No colours, no live view: plain lines.")]
+
+
+def _example(*lines: str) -> str:
+    return "[bold]Examples[/bold]\n\n" + "\n\n".join(f"  $ {line}" for line in lines)
+
+
+def _console(plain: bool = False) -> Console:
+    return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
+
+
+@app.command(
+    epilog=_example(
+        "sao rollout",
+        "sao rollout --episodes 200 --sandbox docker",
+        "sao rollout --tasks my/rows.jsonl --set agent.preset=default",
+        "sao rollout --set rollout.concurrency=16 --dry-run",
+    )
+)
+def rollout(
+    config: Config_ = "demo",
+    overrides: Set_ = None,
+    episodes: Annotated[Optional[int], typer.Option(help="How many draws the plan has.")] = None,  # noqa: UP045
+    sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
+    tasks: Annotated[Optional[str], typer.Option(help="Your own rows: .jsonl, .json, .parquet, .csv.")] = None,  # noqa: UP045
+    model: Annotated[Optional[str], typer.Option(help="Model folder, or demo.")] = None,  # noqa: UP045
+    run: Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/).")] = None,  # noqa: UP045
+    fresh: Annotated[bool, typer.Option("--fresh", help="Never continue an unfinished run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration and its arithmetic.")
+    ] = False,
+    plain: Plain_ = False,
+) -> None:
+    """Run episodes in sandboxes and log their trajectories. An unfinished run of the same plan is continued."""
+    from sao.config import load_config
+    from sao.rollout import describe_plan
+    from sao.rollout import rollout as run_rollout
+
+    chosen = list(overrides or [])
+    if episodes is not None:
+        chosen.append(f"rollout.episodes={episodes}")
+    if sandbox is not None:
+        chosen.append(f"sandbox.backend={sandbox!r}")
+    if tasks is not None:
+        chosen += [f"tasks.path={str(Path(tasks).expanduser().resolve())!r}", "tasks.name='swe'"]
+    if model is not None:
+        chosen.append(f"model.path={model!r}")
+    resolved = load_config(config, chosen)
+    console = _console(plain)
+    if dry_run:
+        describe_plan(resolved, console)
+        return
+    raise typer.Exit(run_rollout(resolved, console, run=run, fresh=fresh))
+
+
+@app.command(
+    epilog=_example("sao replay", "sao replay demo-001 --episode 3", "sao replay latest --list", "sao replay --execute")
+)
+def replay(
+    run: Annotated[str, typer.Argument(help="Run folder, its name, or latest.")] = "latest",
+    episode: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Episode id or draw number; default: the first that passed, else the first."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the run's episodes instead.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Run the tool calls again, report what differs.")] = False,
+    sandbox: Annotated[Optional[str], typer.Option(help="Backend for --execute; default: the logged one.")] = None,  # noqa: UP045
+    plain: Plain_ = False,
+) -> None:
+    """Show a logged trajectory turn by turn: spans in colour, tokens, log-probability, version, outcome."""
+    from sao.replay import replay as show
+
+    raise typer.Exit(show(run, episode, _console(plain), list_only=list_, execute=execute, sandbox=sandbox))
+
+
+@app.command(epilog=_example("sao doctor"))
+def doctor(plain: Plain_ = False) -> None:
+    """Say what this machine can do, what each finding means and how to mend it."""
+    from sao.doctor import diagnose
+
+    console = _console(plain)
+    findings = diagnose()
+    style = {"ok": "green", "warn": "yellow", "fail": "red"}
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        table.add_row(f"[{style[finding.level]}]{finding.level}[/]", f"[bold]{finding.name}[/bold]", finding.text)
+    console.print(table)
+    raise typer.Exit(1 if any(finding.level == "fail" for finding in findings) else 0)
+
+
+@app.command(name="config", epilog=_example("sao config demo", "sao config --describe"))
+def show_config(
+    config: Annotated[str, typer.Argument(help="A TOML file, or a name in configs/.")] = "demo",
+    overrides: Set_ = None,
+    describe: Annotated[bool, typer.Option("--describe", help="Every key with its default and meaning.")] = False,
+) -> None:
+    """Print the resolved configuration."""
+    from sao.config import Config, load_config
+    from sao.config import describe as fields
+
+    if not describe:
+        typer.echo(load_config(config, overrides or []).to_toml(), nl=False)
+        return
+    table = Table("key", "default", "meaning", box=None)
+    for row in fields(Config):
+        table.add_row(*row)
+    _console().print(table)
+
+
+@sandbox_app.command("gc", epilog=_example("sao sandbox gc"))
+def sandbox_gc(plain: Plain_ = False) -> None:
+    """Remove what dead owners left: containers, volumes, work folders. Living runs are not touched."""
+    import asyncio
+
+    from envs.sandbox import BackendUnavailable, make_backend
+
+    console = _console(plain)
+
+    async def reap() -> None:
+        for kind in ("docker", "embedded"):
+            backend = await asyncio.to_thread(make_backend, kind, "gc")
+            try:
+                await backend.check()
+                removed = await backend.reap()
+                console.print(f"{kind}: removed {len(removed)}" + "".join(f"\n  {name}" for name in removed))
+            except BackendUnavailable as error:
+                console.print(f"{kind}: {error}")
+            finally:
+                await backend.close()
+
+    asyncio.run(reap())
+
+
+def main() -> None:
+    """Entry point: user errors are one paragraph and exit code 2, never a traceback."""
+    from sao.errors import exit_code_and_text
+
+    try:
+        from sao.doctor import shadowed_rooms
+
+        shadowed = shadowed_rooms()
+        if shadowed:
+            name, where = next(iter(shadowed.items()))
+            raise UserError(
+                f"Another package named {name!r} ({where}) shadows ours. Uninstall it or use a fresh environment "
+                "(make install); `sao doctor` lists them all."
+            )
+        app(standalone_mode=True)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            "[yellow]Stopped. What was finished is in the log; start again to continue.[/yellow]"
+        )
+        sys.exit(130)
+    except Exception as error:
+        known = exit_code_and_text(error)
+        if known is None:
+            raise
+        code, text = known
+        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {text}", markup=True)
+        sys.exit(code)
