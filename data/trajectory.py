@@ -3,17 +3,20 @@
 Invariants, checked when a `Trajectory` is made, never repaired:
 * the spans tile [0, T) in order, the first is the prompt, turns never decrease;
 * every action token has a finite log-probability <= 0 and a policy version >= 0;
-* no other token has either (log-probability NaN, version -1).
+* no other token has either (log-probability NaN, version -1);
+* only an episode without a reward may have no tokens at all (its sandbox failed before the prompt);
+* `grade` and `timings` are plain JSON and a copy: what is stored and read back is equal to what was made.
 Token ids are only ever appended (`TrajectoryBuilder`): no path leads from text back to ids.
 """
 
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +77,9 @@ class Span:
     end: int
     turn: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", _member(SpanKind, self.kind))
+
     def __len__(self) -> int:
         return self.end - self.start
 
@@ -89,12 +95,17 @@ class Outcome:
     """JSON-able; for SWE tasks the test ids by outcome and the tail of the log, for errors kind and message."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "status", _member(Status, self.status))
+        object.__setattr__(self, "exit_reason", _member(ExitReason, self.exit_reason))
+        object.__setattr__(self, "grade", _plain_json(self.grade, "grade"))
         if self.status not in _STATUS_OF_EXIT[self.exit_reason]:
             raise TrajectoryError(f"status {self.status} does not go with exit reason {self.exit_reason}")
         if (self.status is Status.GRADED) != (self.reward is not None):
             raise TrajectoryError(f"status {self.status} with reward {self.reward!r}: graded has one, nothing else has")
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise TrajectoryError(f"reward {self.reward!r} is not finite")
+        if self.reward is not None:
+            if not math.isfinite(self.reward):
+                raise TrajectoryError(f"reward {self.reward!r} is not finite")
+            object.__setattr__(self, "reward", float(self.reward))
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,14 @@ class Identity:
     sandbox: str = ""
     """Backend that ran the actions: docker, embedded."""
 
+    def __post_init__(self) -> None:
+        if not self.episode_id:
+            raise TrajectoryError("episode_id is empty: readers tell episodes apart by it")
+        for name in ("draw", "seed"):
+            value = getattr(self, name)
+            if not 0 <= value < 2**63:
+                raise TrajectoryError(f"episode {self.episode_id}: {name} {value} is not in [0, 2**63)")
+
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
@@ -141,16 +160,21 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         for name, dtype in (("tokens", np.int32), ("logprobs", np.float32), ("versions", np.int32)):
-            array = np.ascontiguousarray(getattr(self, name))
+            array = np.asarray(getattr(self, name))
             if array.ndim != 1:
                 raise TrajectoryError(f"{name} has shape {array.shape}, expected one token axis")
             if array.dtype != dtype:
                 raise TrajectoryError(f"{name} has dtype {array.dtype}, expected {np.dtype(dtype)}")
-            array = array.copy() if array.flags.writeable else array
+            if array.flags.writeable or array.base is not None:  # a view can change, or hold a whole file, behind us
+                array = array.copy()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         object.__setattr__(self, "spans", tuple(self.spans))
+        object.__setattr__(self, "timings", _seconds(self.timings))
+        object.__setattr__(self, "patch", bytes(self.patch))
         check_tokens(self.tokens, self.logprobs, self.versions, self.spans)
+        if not len(self.tokens) and self.outcome.status is Status.GRADED:
+            raise TrajectoryError(f"episode {self.identity.episode_id} is graded but has no tokens")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -270,7 +294,6 @@ class TrajectoryBuilder:
             raise TrajectoryError(
                 f"action of {len(tokens)} tokens has {len(logprobs)} log-probabilities, {len(versions)} versions"
             )
-        self._turn += 1
         self._append(SpanKind.ACTION, tokens, logprobs, versions)
 
     def append_observation(self, tokens: Sequence[int]) -> None:
@@ -285,6 +308,8 @@ class TrajectoryBuilder:
     ) -> None:
         if len(tokens) == 0:
             raise TrajectoryError(f"empty {kind} span at token {len(self._tokens)}")
+        if kind is SpanKind.ACTION:  # after the checks: a refused span leaves no trace
+            self._turn += 1
         start = len(self._tokens)
         self._tokens.extend(int(token) for token in tokens)
         self._logprobs.extend(logprobs if logprobs is not None else [math.nan] * len(tokens))
@@ -299,12 +324,46 @@ class TrajectoryBuilder:
         patch: bytes = b"",
     ) -> Trajectory:
         return Trajectory(
-            tokens=np.asarray(self._tokens, dtype=np.int32),
+            tokens=_int32(self._tokens, "id"),
             logprobs=np.asarray(self._logprobs, dtype=np.float32),
-            versions=np.asarray(self._versions, dtype=np.int32),
+            versions=_int32(self._versions, "version"),
             spans=tuple(self._spans),
             outcome=outcome,
             identity=identity,
             timings=dict(timings or {}),
             patch=patch,
         )
+
+
+_Member = TypeVar("_Member", bound=enum.StrEnum)
+
+
+def _member(kind: type[_Member], value: str) -> _Member:
+    """The enum's member: plain strings compare equal to members but fail every `is`."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise TrajectoryError(f"{value!r} is no {kind.__name__}; known: {', '.join(kind)}") from None
+
+
+def _plain_json(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TrajectoryError(f"{name} cannot be stored as JSON: {error}") from error
+
+
+def _seconds(timings: Mapping[str, float]) -> dict[str, float]:
+    try:
+        return {str(phase): float(seconds) for phase, seconds in timings.items()}
+    except (TypeError, ValueError) as error:
+        raise TrajectoryError(f"timings must map phases to seconds: {error}") from error
+
+
+def _int32(values: Sequence[int], name: str) -> NDArray[np.int32]:
+    array = np.asarray(values, dtype=np.int64)
+    limits = np.iinfo(np.int32)
+    bad = np.flatnonzero((array < limits.min) | (array > limits.max))
+    if bad.size:
+        raise TrajectoryError(f"token {bad[0]}: {name} {array[bad[0]]} does not fit 32 bits")
+    return array.astype(np.int32)
