@@ -1,0 +1,116 @@
+"""`load_tasks`: task sets by name, from files, or from the hub, as checked `Task`s.
+
+A set is refused as a whole when a row cannot be used or an instance id comes twice: a run on part of a task set would
+report figures for another set than the one named. `datasets` is imported only when a file or hub set is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data.swe_rows import swe_task
+from data.task import Task, TaskError
+
+_READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+
+
+def load_tasks(
+    name: str,
+    split: str,
+    path: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
+) -> list[Task]:
+    """Tasks of one split, in the set's order; at most `limit`.
+
+    name   "micro-swe" (generated), a hub dataset id, or any label when `path` is given
+    split  of the set; for a single file it only labels the tasks
+    path   a .jsonl, .json (list of rows), .parquet, .csv or .arrow file, or a folder made by `save_to_disk`
+
+    Raises TaskError naming the file or set, the row and the column.
+    """
+    if limit is not None and limit < 1:
+        raise TaskError(f"limit is {limit}; give at least 1, or none for the whole set")
+    if path is None and name == "micro-swe":
+        from data import micro_swe
+
+        return micro_swe.load(split, limit=limit)
+    if path is None:
+        return _tasks(_hub_rows(name, split), split, name, "", limit)
+    place = Path(path).expanduser().absolute()
+    if not place.exists():
+        raise TaskError(f"no task set at {place}: give a {', '.join(_READERS)} file or a folder made by save_to_disk")
+    base_dir = place if place.is_dir() else place.parent
+    rows = _folder_rows(place, split) if place.is_dir() else _file_rows(place, split)
+    return _tasks(rows, split, f"{name} ({place.name})" if name else place.name, str(base_dir), limit)
+
+
+def _tasks(rows: Iterable[Mapping[str, Any]], split: str, source: str, base_dir: str, limit: int | None) -> list[Task]:
+    tasks: dict[str, Task] = {}
+    with _named_errors(source):
+        for number, row in enumerate(itertools.islice(rows, limit)):
+            task = swe_task(row, number, split=split, source=source, base_dir=base_dir)
+            if task.task_id in tasks:
+                raise TaskError(f"{source}, row {number}: instance_id {task.task_id} comes twice; rename or remove one")
+            tasks[task.task_id] = task
+    if not tasks:
+        raise TaskError(f"{source} has no rows in split {split}")
+    return list(tasks.values())
+
+
+def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
+    if place.suffix not in _READERS:
+        raise TaskError(f"{place}: files of type {place.suffix or '(none)'} are not read; use {', '.join(_READERS)}")
+    if not place.stat().st_size:
+        raise TaskError(f"{place} is empty")
+    from datasets import load_dataset
+
+    with _named_errors(str(place)):
+        options = _all_text(place) if place.suffix == ".csv" else {}
+        # Streaming: rows come straight from the file, no copy in a cache.
+        files = {split: str(place)}
+        yield from load_dataset(_READERS[place.suffix], data_files=files, split=split, streaming=True, **options)
+
+
+def _all_text(place: Path) -> dict[str, Any]:
+    """Reader options for a CSV file: a version "3.10" is no number, an empty cell no null."""
+    from datasets import Features, Value
+
+    with open(place, newline="", encoding="utf-8") as file:
+        names = next(csv.reader(file))
+    return {"features": Features({name: Value("string") for name in names}), "keep_default_na": False}
+
+
+def _folder_rows(place: Path, split: str) -> Iterable[Mapping[str, Any]]:
+    from datasets import DatasetDict, load_from_disk
+
+    with _named_errors(str(place)):
+        dataset = load_from_disk(str(place))
+    if isinstance(dataset, DatasetDict):
+        if split not in dataset:
+            raise TaskError(f"{place} has no split {split}; it has {', '.join(dataset)}")
+        return dataset[split]
+    return dataset
+
+
+def _hub_rows(name: str, split: str) -> Iterable[Mapping[str, Any]]:
+    from datasets import load_dataset
+
+    with _named_errors(f"{name} (a hub dataset; give a path for local files)"):
+        return load_dataset(name, split=split)
+
+
+@contextlib.contextmanager
+def _named_errors(what: str) -> Iterator[None]:
+    """`datasets` raises whatever its readers raise; the user needs to know for which set."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(f"{what} cannot be read: {type(error).__name__}: {str(error).strip()[:500]}") from error
