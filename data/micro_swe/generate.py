@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from data.micro_swe import kinds, words
 from data.micro_swe.kinds import Option
 from data.micro_swe.templates import ISSUES, LAYOUTS, PLACES, TEMPLATES, Case, Template
+from data.task import TaskError
 
 VERSION = 1
 """Part of every seed: raise it when generated text changes."""
+_ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
@@ -56,29 +58,19 @@ class Repository:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     package: str
-    test_modules: tuple[str, ...] = field(default=())
+    test_modules: tuple[str, ...]
 
 
 class _Names:
     """Hands out words, each once per repository."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._pools = {
-            role: rng.sample(pool, len(pool))
-            for role, pool in (
-                ("scalar", words.SCALARS),
-                ("s", words.LISTS),
-                ("t", words.TEXTS),
-                ("r", words.LOCALS),
-                ("f", words.FUNCTIONS),
-                ("h", words.HELPERS),
-                ("module", words.MODULES),
-                ("package", words.PACKAGES),
-            )
-        }
+        self._rng = rng
+        self._pools = {role: list(pool) for role, pool in words.ROLES.items()}
 
     def take(self, role: str) -> str:
-        return self._pools[role if role in self._pools else "scalar"].pop()
+        pool = self._pools.get(role, self._pools["scalar"])
+        return pool.pop(self._rng.randrange(len(pool)))
 
 
 def _function(rng: random.Random, template: Template, names: _Names, helper: str, owner: str = "") -> Function:
@@ -136,21 +128,14 @@ def _function(rng: random.Random, template: Template, names: _Names, helper: str
 def _with_bug(function: Function) -> Function:
     lines = list(function.lines)
     lines[function.bug_at] = function.buggy
-    return Function(**{**function.__dict__, "lines": tuple(lines)})
+    return replace(function, lines=tuple(lines))
 
 
-def _module(
-    layout: str, module: str, package: str, functions: Sequence[Function], imports: str
-) -> str:
+def _module(layout: str, module: str, package: str, functions: Sequence[Function], imports: str) -> str:
     """Text of the viewed file."""
-    blocks = []
-    if layout == "titled":
-        blocks.append(f'"""The {module} module."""')
-    if layout == "noted":
-        blocks.append(f"# The {module} of the {package}.")
-    head = "\n".join(blocks) + "\n\n" if blocks else ""
-    if imports:
-        head += imports + "\n\n\n"
+    title = {"titled": f'"""The {module} module."""', "noted": f"# The {module} of the {package}."}.get(layout, "")
+    head = "\n\n".join(part for part in (title, imports) if part)
+    head += "\n\n\n" if head else ""
     if layout != "class":
         text = head + "\n\n\n".join("\n".join(function.lines) for function in functions) + "\n"
         return text + f"\n\n# End of {module}.\n" if layout == "footed" else text
@@ -198,7 +183,14 @@ def _evaluate(source: str, calls: Sequence[Sequence[str]], module: str) -> list[
 
 
 def _test_text(package: str, module: str, functions: Sequence[Function], asserts: Sequence[Sequence[str]]) -> str:
-    lines = ["import unittest", "", f"from {package} import {module}", "", "", f"class Test{module.capitalize()}(unittest.TestCase):"]
+    lines = [
+        "import unittest",
+        "",
+        f"from {package} import {module}",
+        "",
+        "",
+        f"class Test{module.capitalize()}(unittest.TestCase):",
+    ]
     for function, group in zip(functions, asserts, strict=True):
         lines += [f"    def test_{function.name}(self):", *("        " + text for text in group), ""]
     return "\n".join(lines[:-1]) + "\n"
@@ -218,13 +210,15 @@ def _smoke_text(package: str, module: str, sibling: str, name: str, check: str) 
 @functools.lru_cache(maxsize=256)
 def build(split: str, index: int) -> Repository:
     """The repository of (split, index). Draws again, deterministically, in the rare case of an ambiguous bug line."""
-    for attempt in range(100):
+    for attempt in range(_ATTEMPTS):
         rng = random.Random(f"micro-swe/{VERSION}/{split}/{index}/{attempt}")
         made = _attempt(rng, split)
         text = made.before[made.path]
         if text.count(made.old_line) == 1 and made.old_line not in made.candidates:
             return made
-    raise AssertionError(f"micro-swe/{split}/{index}: no unambiguous bug in 100 draws")
+    raise TaskError(
+        f"micro-swe/{split}/{index}: no unambiguous bug line in {_ATTEMPTS} draws; add words to data/micro_swe/words.py"
+    )
 
 
 def _attempt(rng: random.Random, split: str) -> Repository:
@@ -274,7 +268,7 @@ def _attempt(rng: random.Random, split: str) -> Repository:
     before_lines, after_lines = before_text.split("\n"), after_text.split("\n")
     line_at = next(i for i, (old, new) in enumerate(zip(before_lines, after_lines, strict=True)) if old != new)
     test = f"tests.test_{module}.Test{module.capitalize()}.test_"
-    bug = functions[at]
+    bug, what = functions[at], "method" if owner else "function"
     return Repository(
         before={path: before_text, **shared},
         after={path: after_text, **shared},
@@ -285,7 +279,7 @@ def _attempt(rng: random.Random, split: str) -> Repository:
         candidates=bug.candidates,
         template=target,
         layout=layout,
-        place=f"function {at + 1} of {count}, line {target.bug_line + 1} of {len(target.body)}",
+        place=f"{what} {at + 1} of {count}, line {target.bug_line + 1} of {len(target.body)}",
         form=bug.form,
         choice=bug.choice,
         issue=rng.choice(ISSUES[split]).format(f=bug.name, path=path),

@@ -66,10 +66,8 @@ OPERATOR = Kind("operator", _options(("plus", "+"), ("minus", "-"), ("times", "*
 COMPARISON = Kind("comparison", _options(("above", ">"), ("below", "<"), ("reaches", ">="), ("within", "<=")))
 OFF_BY_ONE = Kind("off_by_one", _options(("plus one", " + 1"), ("minus one", " - 1"), ("exactly", "")))
 CONSTANT = Kind("constant", tuple(Option(digit, digit) for digit in ("2", "3", "5", "9")))
-AGGREGATE = Kind(
-    "aggregate", _options(("smallest", "min"), ("largest", "max"), ("total", "sum"), ("number", "len"))
-)
-METHOD = Kind("method", tuple(Option(word, word) for word in ("upper", "lower", "title")))
+AGGREGATE = Kind("aggregate", _options(("smallest", "min"), ("largest", "max"), ("total", "sum"), ("number", "len")))
+LETTER_CASE = Kind("letter_case", tuple(Option(word, word) for word in ("upper", "lower", "title")))
 VARIABLE = Kind("variable", names=3)
 SWAPPED = Kind("swapped", names=3, ordered=True)
 MISSING_RETURN = Kind("missing_return", names=2, missing=("pass", "return None"))
@@ -80,7 +78,7 @@ KINDS: tuple[Kind, ...] = (
     OFF_BY_ONE,
     CONSTANT,
     AGGREGATE,
-    METHOD,
+    LETTER_CASE,
     VARIABLE,
     SWAPPED,
     MISSING_RETURN,

@@ -1,17 +1,18 @@
 """Program templates: docstring, body and sample inputs of one small function each, by split.
 
 Promises: no template, docstring phrasing, file layout or bug place is shared by two splits; hint words are. In a
-docstring the hint stands next to the same name as its code does, so copying and one word -> sign association fix the bug.
+docstring the hint stands next to the same name as its code does: copying, or one association of word and sign, is
+enough to mend the bug.
 
-Placeholders: `{a}` to `{c}` numbers, `{s}` a list, `{t}` a text, `{v0}` to `{v2}` the names that options are built
-from, `{r}` a local, `{f}` the function, `{h}` a helper of a sibling module, `{hint}` and `{fill}` the option's two sides.
+Placeholders: `{a}` and `{b}` numbers, `{s}` a list, `{t}` a text, `{v0}` to `{v2}` the names that options are built
+from, `{r}` a local, `{h}` a helper of a sibling module, `{hint}` and `{fill}` the two sides of an option.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from data.micro_swe import kinds
@@ -91,7 +92,7 @@ _SHAPES: Mapping[str, tuple[str, tuple[str, ...], Callable[[random.Random], list
     "off_by_one": ("sequence", ("s", "a"), _spot, False),
     "constant": ("arithmetic", ("a",), _single, False),
     "aggregate": ("sequence", ("s",), _list, False),
-    "method": ("text", ("t",), _text, False),
+    "letter_case": ("text", ("t",), _text, False),
     "variable": ("names", ("a", "v0", "v1", "v2"), _three, True),
     "swapped": ("names", ("v0", "v1", "v2"), _three, True),
     "missing_return": ("return", ("a", "b"), _two, False),
@@ -105,14 +106,13 @@ def _make(
     *body: str,
     params: tuple[str, ...] | None = None,
     cases: Callable[[random.Random], list[Case]] | None = None,
-    family: str | None = None,
 ) -> Template:
     usual_family, usual_params, usual_cases, shuffled = _SHAPES[kind.name]
     number = _counts[split, kind.name] = _counts.get((split, kind.name), 0) + 1
     return Template(
         name=f"{split}-{kind.name}-{number}",
         kind=kind,
-        family=family or usual_family,
+        family=usual_family,
         split=split,
         doc=doc,
         body=body,
@@ -147,8 +147,8 @@ TRAIN: tuple[Template, ...] = (
     _make("train", kinds.CONSTANT, "Cap {a} at {hint}.", "return min({a}, {fill})"),
     _make("train", kinds.AGGREGATE, "Return {hint} of {s}.", "return {fill}({s})"),
     _make("train", kinds.AGGREGATE, "The value is {hint} of {s}.", "{r} = {fill}({s})", "return {r}"),
-    _make("train", kinds.METHOD, "Return {t} in {hint} case.", "return {t}.{fill}()"),
-    _make("train", kinds.METHOD, "Write {t} in {hint} case.", "{r} = {t}.{fill}()", "return {r}"),
+    _make("train", kinds.LETTER_CASE, "Return {t} in {hint} case.", "return {t}.{fill}()"),
+    _make("train", kinds.LETTER_CASE, "Write {t} in {hint} case.", "{r} = {t}.{fill}()", "return {r}"),
     _make("train", kinds.VARIABLE, "Return {a} plus {hint}.", "return {a} + {fill}"),
     _make("train", kinds.VARIABLE, "The value is {hint} minus {a}.", "{r} = {fill} - {a}", "return {r}"),
     _make("train", kinds.VARIABLE, "Text of {hint}.", "return str({fill})", params=("v0", "v1", "v2")),
@@ -156,14 +156,27 @@ TRAIN: tuple[Template, ...] = (
     _make("train", kinds.SWAPPED, "The value is {h} of {hint}.", "{r} = {h}({fill})", "return {r}"),
     _make("train", kinds.MISSING_RETURN, "Return {hint}.", "{v0} = {a} + {b}", "{v1} = {a} - {b}", "return {fill}"),
     _make(
-        "train", kinds.MISSING_RETURN, "The value is {hint}.", "{v0} = {a} * 2", "{v1} = {a} + 3", "return {fill}", params=_A
+        "train",
+        kinds.MISSING_RETURN,
+        "The value is {hint}.",
+        "{v0} = {a} * 2",
+        "{v1} = {a} + 3",
+        "return {fill}",
+        params=_A,
     ),
 )
 
 HELDOUT: tuple[Template, ...] = (
     _make("heldout", kinds.OPERATOR, "Find {a} {hint} {b}.", "{r} = 0", "return {r} + {a} {fill} {b}"),
     _make("heldout", kinds.OPERATOR, "Answer with {a} {hint} {b}.", "return int({a} {fill} {b})"),
-    _make("heldout", kinds.COMPARISON, "Find out if {a} {hint} {b}.", "if {a} {fill} {b}:", "    return True", "return False"),
+    _make(
+        "heldout",
+        kinds.COMPARISON,
+        "Find out if {a} {hint} {b}.",
+        "if {a} {fill} {b}:",
+        "    return True",
+        "return False",
+    ),
     _make("heldout", kinds.COMPARISON, "Check that {a} {hint} {b}.", "return bool({a} {fill} {b})"),
     _make("heldout", kinds.OFF_BY_ONE, "Find {s} before {a} {hint}.", "{r} = {s}", "return {r}[:{a}{fill}]"),
     _make(
@@ -173,31 +186,44 @@ HELDOUT: tuple[Template, ...] = (
     _make("heldout", kinds.CONSTANT, "Lift {a} to {hint}.", "return max({a}, {fill})"),
     _make("heldout", kinds.AGGREGATE, "Find {hint} of {s}.", "{r} = list({s})", "return {fill}({r})"),
     _make("heldout", kinds.AGGREGATE, "Answer with {hint} of {s}.", "return int({fill}({s}))"),
-    _make("heldout", kinds.METHOD, "Find {t} in {hint} case.", "{r} = str({t})", "return {r}.{fill}()"),
+    _make("heldout", kinds.LETTER_CASE, "Find {t} in {hint} case.", "{r} = str({t})", "return {r}.{fill}()"),
     _make("heldout", kinds.VARIABLE, "Find {hint} times {a}.", "{r} = {a}", "return {fill} * {r}"),
     _make("heldout", kinds.VARIABLE, "Answer with {hint}.", "return int({fill})", params=("v0", "v1", "v2")),
     _make("heldout", kinds.SWAPPED, "Find {h} of {hint}.", "return list({h}({fill}))"),
     _make("heldout", kinds.MISSING_RETURN, "Find {hint}.", "{v0}, {v1} = {a} + 1, {a} * 3", "return {fill}", params=_A),
 )
 
-UNSEEN: tuple[Template, ...] = (
-    _make("unseen", kinds.OPERATOR, "Give {a} {hint} {b}.", "return {a} {fill} {b}", family="method"),
-    _make("unseen", kinds.COMPARISON, "See if {a} {hint} {b}.", "return {a} {fill} {b}", family="method"),
-    _make("unseen", kinds.CONSTANT, "Give {a} times {hint}.", "return {a} * {fill}", family="method"),
-    _make("unseen", kinds.OFF_BY_ONE, "Give {s} at {a} {hint}.", "return {s}[{a}{fill}]", family="method"),
-    _make("unseen", kinds.AGGREGATE, "Give {hint} of {s}.", "return {fill}({s})", family="method"),
-    _make("unseen", kinds.METHOD, "Give {t} in {hint} case.", "return {t}.{fill}()", family="method"),
-    _make(
-        "unseen", kinds.VARIABLE, "Give {hint} back.", "return {fill}", params=("v0", "v1", "v2"), family="method"
-    ),
-    _make(
-        "unseen", kinds.MISSING_RETURN, "Give {hint}.", "{v0} = {a} + 1", "{v1} = {a} * 3", "return {fill}",
-        params=_A, family="method",
-    ),
+UNSEEN: tuple[Template, ...] = tuple(
+    replace(template, family="class")
+    for template in (
+        _make("unseen", kinds.OPERATOR, "Give {a} {hint} {b}.", "return {a} {fill} {b}"),
+        _make("unseen", kinds.OPERATOR, "Hold {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
+        _make("unseen", kinds.COMPARISON, "See if {a} {hint} {b}.", "return {a} {fill} {b}"),
+        _make("unseen", kinds.COMPARISON, "Hold if {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
+        _make("unseen", kinds.OFF_BY_ONE, "Give {s} at {a} {hint}.", "return {s}[{a}{fill}]"),
+        _make("unseen", kinds.CONSTANT, "Give {a} times {hint}.", "return {a} * {fill}"),
+        _make("unseen", kinds.AGGREGATE, "Give {hint} of {s}.", "return {fill}({s})"),
+        _make("unseen", kinds.LETTER_CASE, "Give {t} in {hint} case.", "return {t}.{fill}()"),
+        _make("unseen", kinds.VARIABLE, "Give {hint} back.", "return {fill}", params=("v0", "v1", "v2")),
+        _make("unseen", kinds.SWAPPED, "Give {h} of {hint}.", "return {h}({fill})"),
+        _make(
+            "unseen",
+            kinds.MISSING_RETURN,
+            "Give {hint}.",
+            "{v0} = {a} + 1",
+            "{v1} = {a} * 3",
+            "return {fill}",
+            params=_A,
+        ),
+    )
 )
 
 TEMPLATES: Mapping[str, Sequence[Template]] = {"train": TRAIN, "heldout": HELDOUT, "unseen": UNSEEN}
-LAYOUTS: Mapping[str, tuple[str, ...]] = {"train": ("plain", "titled"), "heldout": ("noted", "footed"), "unseen": ("class",)}
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "train": ("plain", "titled"),
+    "heldout": ("noted", "footed"),
+    "unseen": ("class",),
+}
 PLACES: Mapping[str, tuple[tuple[int, int], ...]] = {
     "train": ((0, 2), (1, 3), (2, 3)),
     "heldout": ((1, 2), (0, 3)),

@@ -6,17 +6,32 @@ Few words in regular places keep the tokenizer of the demo policy small. No word
 
 from __future__ import annotations
 
-SCALARS: tuple[str, ...] = tuple(
-    "price tax rate count size width height depth age limit cost fee bonus weight speed level points stock load base "
-    "goal mark pace units days hours seats pages coins votes bids shift scale quota area gain loss debt rent wage".split()
-)
-LISTS: tuple[str, ...] = ("rows", "items", "picks", "cards", "lots")
-TEXTS: tuple[str, ...] = ("name", "label", "city", "motto")
-LOCALS: tuple[str, ...] = ("result", "answer", "outcome", "draft")
-FUNCTIONS: tuple[str, ...] = tuple(
-    "figure quote settle gauge blend merge probe derive apply check weigh judge assess scan adjust compute handle "
-    "resolve inspect report".split()
-)
-HELPERS: tuple[str, ...] = ("pack", "bind", "chain", "stack")
-MODULES: tuple[str, ...] = tuple("cart order invoice ledger store plan track board route ticket menu desk".split())
-PACKAGES: tuple[str, ...] = ("shop", "farm", "bank", "game", "fleet", "clinic", "hotel", "school")
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+SCALARS = _words("""
+    price tax rate count size width height depth age limit cost fee bonus weight speed level points stock load base
+    goal mark pace units days hours seats pages coins votes bids shift scale quota area gain loss debt rent wage
+""")
+LISTS = _words("rows items picks cards lots")
+TEXTS = _words("name label city motto")
+LOCALS = _words("result answer outcome draft")
+FUNCTIONS = _words("""
+    figure quote settle gauge blend merge probe derive apply check weigh judge assess scan adjust compute handle
+    resolve tally report
+""")
+HELPERS = _words("pack bind chain stack")
+MODULES = _words("cart order invoice ledger store plan track board route ticket menu desk")
+PACKAGES = _words("shop farm bank game fleet clinic hotel school")
+ROLES = {
+    "scalar": SCALARS,
+    "s": LISTS,
+    "t": TEXTS,
+    "r": LOCALS,
+    "f": FUNCTIONS,
+    "h": HELPERS,
+    "module": MODULES,
+    "package": PACKAGES,
+}

@@ -35,7 +35,11 @@ def git(folder: Path, *args: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={"PATH": "/usr/bin:/bin:/usr/local/bin", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},
+        env={
+            "PATH": "/usr/bin:/bin:/usr/local/bin",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CONFIG_SYSTEM": "/dev/null",
+        },
     )
     assert done.returncode == 0, f"git {args}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -104,7 +108,9 @@ def test_deterministic_and_order_free() -> None:
     made = repository_tar(FILES)
     assert made == repository_tar(dict(reversed(FILES.items())))
     assert made.commit == "9158b4914ca33015c7e048657941b05c8b482ba8"
-    assert hashlib.sha256(made.archive).hexdigest() == "6f38321b531fe86d5a43438ce5579c24a4b621aa2039db50e3cd78390e76d7b8"
+    assert (
+        hashlib.sha256(made.archive).hexdigest() == "6f38321b531fe86d5a43438ce5579c24a4b621aa2039db50e3cd78390e76d7b8"
+    )
 
 
 def test_message_changes_the_commit_only() -> None:
@@ -141,5 +147,9 @@ def test_tar_holds_exactly_the_files(files: dict[str, str]) -> None:
     with tarfile.open(fileobj=io.BytesIO(made.archive)) as tar:
         names = tar.getnames()
         assert len(names) == len(set(names))
-        held = {name: tar.extractfile(name).read().decode() for name in names if tar.getmember(name).isfile() and not name.startswith(".git/")}  # type: ignore[union-attr]
+        held = {
+            name: tar.extractfile(name).read().decode()
+            for name in names
+            if tar.getmember(name).isfile() and not name.startswith(".git/")
+        }  # type: ignore[union-attr]
     assert held == files
