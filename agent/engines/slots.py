@@ -1,0 +1,156 @@
+"""Key/value slots of the embedded engine: one row per live request, every row with its own length.
+
+Promises:
+* rows [0, live) are the live requests, without holes; column p of a row holds the token at position p of that request;
+* what stands right of a row's length (left-overs of an earlier request, padding) is finite and always masked, so a
+  row's result does not depend on its neighbours beyond floating-point noise;
+* storage grows by doubling, rows and columns, to what the live requests need; no row is ever shared.
+Not thread-safe: only the engine's own thread touches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+ATTENTION = "sao_slots"
+"""Name under which `slot_attention` is registered with transformers."""
+
+_FIRST_COLUMNS = 256
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """SDPA; for one query token the grouped heads become query rows, so that keys and values are never repeated.
+
+    query [B, H, Q, D], key and value [B, K, L, D], attention_mask bool [B, 1, Q, L] → [B, Q, H, D]. With Q = 1 all H/K
+    queries of a group stand at the same position, hence share one mask row: the mathematics is unchanged.
+    """
+    rows, heads, queries, dim = query.shape
+    groups = key.shape[1]
+    if queries != 1 or heads == groups or dropout:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
+        )
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query.view(rows, groups, heads // groups, dim), key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return output.reshape(rows, 1, heads, value.shape[-1]), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, slot_attention)
+
+
+@dataclass(frozen=True)
+class SavedRow:
+    """A row taken out of the slots: keys [layers, K, n, D] and values; position i belongs to the i-th token."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+class SlotCache(Cache):
+    """What the model sees as `past_key_values`. Set the target with `aim_row` or `aim_batch` before each forward."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers=[])
+        self._layers = layers
+        self._keys: Tensor | None = None  # [layers, rows, K, columns, D], made when the first states show K and D
+        self._values: Tensor | None = None
+        self._allocated = (0, 0)  # rows, columns
+        self._rows: slice | Tensor = slice(0, 0)
+        self._at: slice | Tensor = slice(0, 0)
+        self._span = slice(0, 0)
+        self._seen = slice(0, 0)
+
+    def aim_row(self, row: int, start: int, end: int) -> None:
+        """The next forward is [1, end - start]: positions [start, end) of one row (prefill)."""
+        self._reserve(row + 1, end)
+        self._rows, self._at = slice(row, row + 1), slice(start, end)
+        self._span, self._seen = slice(row, row + 1), slice(0, end)
+
+    def aim_batch(self, rows: Tensor, positions: Tensor, longest: int) -> None:
+        """The next forward is [B, 1]: row i gets its token at `positions[i]`; `longest` is max(positions) + 1."""
+        self._reserve(len(rows), longest)
+        self._rows, self._at = rows, positions
+        self._span, self._seen = slice(0, len(rows)), slice(0, longest)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        if self._keys is None or self._values is None:
+            self._allocate(key_states, value_states)
+        assert self._keys is not None and self._values is not None
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        if isinstance(self._rows, slice):
+            keys[self._rows, :, self._at] = key_states
+            values[self._rows, :, self._at] = value_states
+        else:
+            keys[self._rows, :, self._at] = key_states[:, :, 0]
+            values[self._rows, :, self._at] = value_states[:, :, 0]
+        return keys[self._span, :, self._seen], values[self._span, :, self._seen]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._seen.stop
+
+    def save(self, row: int, length: int) -> SavedRow:
+        assert self._keys is not None and self._values is not None
+        return SavedRow(self._keys[:, row, :, :length].clone(), self._values[:, row, :, :length].clone())
+
+    def restore(self, row: int, saved: SavedRow, length: int) -> None:
+        """Put the first `length` positions of a saved row back."""
+        self._reserve(row + 1, length)
+        assert self._keys is not None and self._values is not None
+        self._keys[:, row, :, :length] = saved.keys[:, :, :length]
+        self._values[:, row, :, :length] = saved.values[:, :, :length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        if self._keys is not None and self._values is not None and source != target:
+            self._keys[:, target, :, :length] = self._keys[:, source, :, :length]
+            self._values[:, target, :, :length] = self._values[:, source, :, :length]
+
+    def wipe(self, row: int) -> None:
+        """Zero a row: a masked NaN still poisons its row (0 · NaN), so a failed request must not leave one behind."""
+        if self._keys is not None and self._values is not None:
+            self._keys[:, row].zero_()
+            self._values[:, row].zero_()
+
+    def _allocate(self, key_states: Tensor, value_states: Tensor) -> None:
+        rows, columns = self._allocated
+        shape = (self._layers, rows, key_states.shape[1], columns)
+        # Zeros, not empty: see `wipe`.
+        self._keys = key_states.new_zeros((*shape, key_states.shape[3]))
+        self._values = value_states.new_zeros((*shape, value_states.shape[3]))
+
+    def _reserve(self, rows: int, columns: int) -> None:
+        had_rows, had_columns = self._allocated
+        if rows <= had_rows and columns <= had_columns:
+            return
+        rows = had_rows if rows <= had_rows else max(rows, 2 * had_rows)
+        columns = had_columns if columns <= had_columns else max(columns, 2 * had_columns, _FIRST_COLUMNS)
+        self._allocated = rows, columns
+        if self._keys is not None and self._values is not None:
+            growth = (0, 0, 0, columns - had_columns, 0, 0, 0, rows - had_rows)
+            self._keys = torch.nn.functional.pad(self._keys, growth)
+            self._values = torch.nn.functional.pad(self._values, growth)

@@ -1,0 +1,107 @@
+"""A tiny random Qwen3 model and a tiny byte-level BPE tokenizer with a Qwen-style chat template, made once a session."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+
+{% endif %}Tools:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or message.role == 'assistant' or (message.role == 'system' and not loop.first) -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] -%}
+{%- if not loop.first or message.content %}
+{% endif -%}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor -%}
+<|im_end|>
+{% elif message.role == 'tool' %}
+{%- if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}
+<tool_response>
+{{ message.content }}
+</tool_response>
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>
+{% endif %}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MARKS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    corpus = ['{"name": "view", "arguments": {"path": "shop/cart.py"}}', "def total(items):\n    return sum(items)\n"]
+    corpus += ["You fix bugs.", "system user assistant tool_call tool_response name arguments path old_str new_str"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    core.train_from_iterator(corpus * 20, trainer)
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    core.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKS])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.3,  # far from uniform, so that a wrong context shows in the log-probabilities
+    )
+
+
+@pytest.fixture
+def make_model(tiny_config):
+    """make_model(seed) → a random model; equal seeds give equal weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+
+    def make(seed: int = 0, **changes: object):
+        torch.manual_seed(seed)
+        config = type(tiny_config)(**{**tiny_config.to_dict(), **changes})
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+    return make
