@@ -10,40 +10,30 @@ from pathlib import Path
 
 import pytest
 
-TEMPLATE = """\
-{%- if tools %}<|im_start|>system
-{% if messages[0].role == 'system' %}{{ messages[0].content }}
-
-{% endif %}Tools:
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% elif messages[0].role == 'system' %}<|im_start|>system
-{{ messages[0].content }}<|im_end|>
-{% endif %}
+TEMPLATE = r"""
+{%- if messages[0].role == 'system' %}{% set first = messages[0].content %}{% endif %}
+{%- if tools %}
+{{- '<|im_start|>system\n' + (first + '\n\n' if first else '') + 'Tools:' }}
+{%- for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}
+{{- '<|im_end|>\n' }}
+{%- elif first %}{{ '<|im_start|>system\n' + first + '<|im_end|>\n' }}
+{%- endif %}
 {%- for message in messages %}
-{%- if message.role == 'user' or message.role == 'assistant' or (message.role == 'system' and not loop.first) -%}
-<|im_start|>{{ message.role }}
-{{ message.content }}
-{%- for call in message.tool_calls or [] -%}
-{%- if not loop.first or message.content %}
-{% endif -%}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor -%}
-<|im_end|>
-{% elif message.role == 'tool' %}
-{%- if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}
-<tool_response>
-{{ message.content }}
-</tool_response>
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>
-{% endif %}
+{%- if message.role == 'tool' %}
+{{- '' if loop.previtem.role == 'tool' else '<|im_start|>user' }}
+{{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+{{- '' if loop.nextitem and loop.nextitem.role == 'tool' else '<|im_end|>\n' }}
+{%- elif message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '' if loop.first and not message.content else '\n' }}
+{{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
 {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
