@@ -1,0 +1,168 @@
+"""The SWE environment: a repository with a problem, tools to work on it, hidden tests at the end.
+
+Order: `reset` starts a sandbox, puts the repository and proves its hygiene; `step` runs one tool call; `grade` reads
+the agent's changes out, closes nothing the agent could still need, and judges the resulting patch in a second, fresh
+sandbox. The driver takes the diff, never the model. Infrastructure faults raise (SandboxError, EnvironmentFault).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from data.task import Task, TaskError
+from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
+from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
+from envs.swe.diff import make_diff
+from envs.swe.git import AGENT_ENV
+from envs.swe.grading import TestRun, judge, run_tests
+from envs.swe.parsers import ParsedLog, find_parser
+from envs.swe.repository import Provided, provide
+from envs.swe.row import BASE_IMAGE, SweRow, read_row
+from envs.swe.worktree import Changes, Unreadable, collect
+from envs.tools.toolset import ToolSet
+
+
+@dataclass(frozen=True)
+class SweLimits:
+    sandbox: SandboxLimits = field(default_factory=SandboxLimits)
+    episode_s: float = 3600.0
+    """Deadline of the agent's sandbox."""
+    eval_timeout_s: float = 300.0
+    """For the hidden tests, unless the row has its own eval_timeout_s."""
+    patch_bytes: int = 32 << 20
+    """Changed files together; more is graded 0."""
+    log_bytes: int = 32 << 20
+    """Test output kept for the parser; beyond it the log counts as damaged."""
+
+
+class SWEEnvironment(Environment):
+    """One episode on one task. The task is checked here: a row that cannot run raises TaskError before any sandbox."""
+
+    def __init__(
+        self, task: Task, backend: SandboxBackend, toolset: ToolSet | None = None, limits: SweLimits | None = None
+    ) -> None:
+        self.row = read_row(task)
+        find_parser(self.row.log_parser)
+        check_backend(self.row, backend)
+        self.backend = backend
+        self.toolset = toolset or ToolSet()
+        self.limits = limits or SweLimits()
+        self.tools = self.toolset.schemas
+        self.sandbox: Sandbox | None = None
+        self._provided: Provided | None = None
+
+    async def reset(self) -> str:
+        if self.sandbox is not None:
+            raise EnvironmentFault(f"task {self.row.task_id}: reset was called twice; make a new environment")
+        self.sandbox = await self.backend.start(agent_spec(self.row, self.limits))
+        self._provided = await provide(self.sandbox, self.row)
+        return self.row.problem_statement
+
+    async def step(self, call: ToolCall) -> Observation:
+        sandbox, _ = self._ready("step")
+        return await self.toolset.run(call, sandbox, self.row.repo_dir)
+
+    async def grade(self) -> Grade:
+        sandbox, before = self._ready("grade")
+        started = time.monotonic()
+        fresh_start = asyncio.create_task(self.backend.start(grader_spec(self.row, self.limits)))
+        try:
+            changes: Changes | Unreadable
+            try:
+                changes = await collect(sandbox, self.row.repo_dir, before.snapshot, max_bytes=self.limits.patch_bytes)
+            except Unreadable as error:
+                changes = error
+        except BaseException:
+            await _discard(fresh_start)
+            raise
+        if isinstance(changes, Unreadable):
+            await _discard(fresh_start)
+            return _failed(self.row, str(changes))
+        async with await fresh_start as fresh:
+            provided = await provide(fresh, self.row)
+            diff = await make_diff(fresh, self.row, provided, changes, max_bytes=self.limits.patch_bytes)
+            taken = time.monotonic()
+            run = await run_tests(
+                fresh, self.row, diff.patch, timeout_s=self.row.eval_timeout_s or self.limits.eval_timeout_s
+            )
+        grade = judge(self.row, run, diff.patch)
+        detail: dict[str, Any] = {
+            **grade.detail,
+            "ignored": [path.decode("utf-8", "backslashreplace") for path in diff.ignored[:50]],
+            "diff_seconds": round(taken - started, 4),
+            "seconds": round(time.monotonic() - started, 4),
+        }
+        return dataclasses.replace(grade, detail=detail)
+
+    async def close(self) -> None:
+        sandbox, self.sandbox = self.sandbox, None
+        if sandbox is not None:
+            await sandbox.close()
+
+    def _ready(self, verb: str) -> tuple[Sandbox, Provided]:
+        if self.sandbox is None or self._provided is None:
+            raise EnvironmentFault(f"task {self.row.task_id}: {verb} needs reset first")
+        return self.sandbox, self._provided
+
+
+async def grade_patch(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits | None = None) -> Grade:
+    """Judge a patch from anywhere (reference fix, prediction file): no agent's sandbox is involved."""
+    limits = limits or SweLimits()
+    check_backend(row, backend)
+    started = time.monotonic()
+    async with await backend.start(grader_spec(row, limits)) as fresh:
+        await provide(fresh, row)
+        run = await run_tests(fresh, row, patch, timeout_s=row.eval_timeout_s or limits.eval_timeout_s)
+    grade = judge(row, run, patch)
+    return dataclasses.replace(grade, detail={**grade.detail, "seconds": round(time.monotonic() - started, 4)})
+
+
+def check_backend(row: SweRow, backend: SandboxBackend) -> None:
+    """Raises TaskError where `backend` cannot run `row`."""
+    if backend.name == "embedded" and not row.portable:
+        raise TaskError(
+            f"task {row.task_id} needs its image {row.image}, which only the Docker sandbox can run. Use --sandbox "
+            "docker; or, if its repository is in the row (files or bundle) and python3 and git are all its tests "
+            'need, set "portable": true in the row'
+        )
+
+
+def agent_spec(row: SweRow, limits: SweLimits) -> SandboxSpec:
+    return _spec(row, limits.sandbox, limits.episode_s)
+
+
+def grader_spec(row: SweRow, limits: SweLimits) -> SandboxSpec:
+    """Test logs are larger than what an agent should read; time is bounded by the tests' own limit."""
+    wide = dataclasses.replace(limits.sandbox, output_bytes=max(limits.log_bytes, limits.sandbox.output_bytes))
+    return _spec(row, wide, (row.eval_timeout_s or limits.eval_timeout_s) + 1800.0)
+
+
+def _spec(row: SweRow, limits: SandboxLimits, deadline_s: float) -> SandboxSpec:
+    env: Mapping[str, str] = dict(AGENT_ENV)
+    return SandboxSpec(
+        image=row.image or BASE_IMAGE,
+        workdir=row.repo_dir,
+        limits=limits,
+        deadline_s=deadline_s,
+        env=env,
+        labels={"task": row.task_id},
+    )
+
+
+def _failed(row: SweRow, reason: str) -> Grade:
+    """What the agent left cannot even be read: graded 0, with no patch."""
+    return judge(row, TestRun(ParsedLog(), "", -1, 0.0, reason), b"")
+
+
+async def _discard(starting: asyncio.Task[Sandbox]) -> None:
+    """A sandbox that is not needed any more, started or not."""
+    try:
+        sandbox = await starting
+    except SandboxError:  # a failed start leaves nothing, and the caller has its own verdict or error already
+        return
+    await sandbox.close()

@@ -1,0 +1,196 @@
+"""Grades a patch: fresh sandbox, repository, patch, hidden tests, verdict.
+
+Promises: the agent's patch is applied to a pristine base_commit, byte for byte; files that the test patch touches are
+the test patch's, whatever the agent did to them; a patch that does not apply or tests that run out of time are a
+graded 0 with the reason; whatever fails on our side raises. Resolved: every FAIL_TO_PASS PASSED or XFAIL, every
+PASS_TO_PASS PASSED, XFAIL or SKIPPED; a test that is missing from the log failed.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from data.task import TaskError
+from envs.environment import EnvironmentFault, Grade
+from envs.sandbox.contract import ExecResult, Sandbox
+from envs.swe.diff import pack_files
+from envs.swe.git import AGENT_ENV, RAW_ATTRIBUTES, quote, run_script
+from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
+from envs.swe.row import SweRow
+
+_APPLY_TIMEOUT_S = 300.0
+_DOES_NOT_APPLY, _TEST_PATCH_BROKEN, _APPLY_BROKEN = 21, 22, 23
+_START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
+
+_PASS = (Outcome.PASSED, Outcome.XFAIL)
+_STAY = (Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED)
+
+# $D repository, $B base commit, $W scratch folder. Everything happens in indexes of our own; the work tree only
+# receives finished blobs, so neither attributes nor earlier state of the work tree can change what is written.
+_APPLY = f"""
+exec 3>&1 >"$W/log" 2>&1
+fail() {{ tail -c 2000 "$W/log" >&3; exit "$1"; }}
+cd "$D" || fail {_APPLY_BROKEN}
+A=.git/info/attributes
+mkdir -p .git/info; [ ! -f $A ] || cp $A "$W/attributes"
+printf '%s' {quote(RAW_ATTRIBUTES)} >$A
+drop() {{
+  xargs -0 -r rm -rf -- <"$1"
+  xargs -0 -r dirname -z -- <"$1" | sort -zu | xargs -0 -r rmdir -p --ignore-fail-on-non-empty -- 2>/dev/null
+}}
+overlay() {{
+  export GIT_INDEX_FILE="$W/$1.index"
+  git read-tree "$B" || fail {_APPLY_BROKEN}
+  git apply --cached --whitespace=nowarn "$W/$1.patch" || fail "$2"
+  git diff-index --cached --no-renames --diff-filter=D --name-only -z "$B" -- >"$W/$1.gone" || fail {_APPLY_BROKEN}
+  git diff-index --cached --no-renames --diff-filter=A --name-only -z "$B" -- >"$W/$1.new" || fail {_APPLY_BROKEN}
+  git diff-index --cached --no-renames --diff-filter=d --name-only -z "$B" -- >"$W/$1.there" || fail {_APPLY_BROKEN}
+}}
+write() {{ git checkout-index -f -q -z --stdin <"$1" || fail {_APPLY_BROKEN}; }}
+if [ -s "$W/agent.patch" ]; then
+  overlay agent {_DOES_NOT_APPLY}
+  drop "$W/agent.gone"; write "$W/agent.there"
+fi
+if [ -s "$W/test.patch" ]; then
+  overlay test {_TEST_PATCH_BROKEN}
+  if [ "$SELF_APPLIED" = 1 ]; then
+    drop "$W/test.new"
+    git diff-index --cached --no-renames --diff-filter=a --name-only -z "$B" -- >"$W/test.old" || fail {_APPLY_BROKEN}
+    git read-tree "$B"; write "$W/test.old"
+  else
+    drop "$W/test.gone"; write "$W/test.there"
+  fi
+fi
+rm -f $A; [ ! -f "$W/attributes" ] || cp "$W/attributes" $A
+"""
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """One run of a row's tests on one patch. `reason` is set when no tests ran to the end."""
+
+    __test__ = False  # not a test class for pytest
+
+    parsed: ParsedLog
+    log: str
+    exit_code: int
+    seconds: float
+    reason: str = ""
+
+
+async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: float) -> TestRun:
+    """`sandbox` is fresh and holds the row's repository. Raises SandboxError, EnvironmentFault, TaskError."""
+    find_parser(row.log_parser)
+    folder = f"/tmp/.driver-{secrets.token_hex(8)}"
+    files = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch), "eval.sh": row.eval_script.encode()}
+    await sandbox.put_tar(folder, pack_files(files))
+    self_applied = int("git apply" in row.eval_script)
+    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={self_applied}\n"
+    applied = await run_script(sandbox, variables + _APPLY, timeout_s=_APPLY_TIMEOUT_S)
+    if applied.timed_out or applied.exit_code not in (0, _DOES_NOT_APPLY):
+        what = "test_patch does not apply to base_commit" if applied.exit_code == _TEST_PATCH_BROKEN else "cannot apply"
+        raise EnvironmentFault(f"task {row.task_id}: {what}: {applied.text.strip()[-1500:]}")
+    if applied.exit_code == _DOES_NOT_APPLY:
+        reason = f"the patch does not apply: {applied.text.strip()[-1000:]}"
+        return TestRun(ParsedLog(), "", applied.exit_code, 0.0, reason)
+    interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
+    started = time.monotonic()
+    result = await sandbox.exec(
+        f"{interpreter} {folder}/eval.sh 2>&1", timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV
+    )
+    return _read_run(row, result, time.monotonic() - started, timeout_s)
+
+
+def whole(patch: bytes) -> bytes:
+    """A patch that lost its final newline on the way is completed, else git calls it corrupt."""
+    return patch if not patch or patch.endswith(b"\n") else patch + b"\n"
+
+
+def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float) -> TestRun:
+    log = result.text
+    if result.timed_out:
+        reason = f"the tests did not end within {timeout_s:g} s"
+        return TestRun(ParsedLog(), log, result.exit_code, seconds, reason)
+    body, exit_code = log, result.exit_code
+    suspicious = []
+    if _START in row.eval_script:
+        # The marks reach the log through `set -x`; the script goes on after the tests, so its exit code says nothing.
+        starts, ends = (len(re.findall(rf"^\++ : '{re.escape(mark)}'$", log, re.MULTILINE)) for mark in (_START, _END))
+        if (starts, ends) != (1, 1) or log.count(_START) != 1 or log.count(_END) != 1:
+            suspicious.append(
+                f"the log has {log.count(_START)} start and {log.count(_END)} end marks, expected one each"
+            )
+        body = log.split(_START, 1)[-1].split("\n", 1)[-1].rsplit("\n+ : '" + _END, 1)[0]
+        exit_code = -1
+    parsed = parse_log(row.log_parser, body, exit_code, {*row.fail_to_pass, *row.pass_to_pass})
+    if result.truncated:
+        parsed.distrust(f"the log is too long: {result.truncated} bytes are missing from its middle")
+    for why in suspicious:
+        parsed.distrust(why)
+    return TestRun(parsed, log, result.exit_code, seconds)
+
+
+def judge(row: SweRow, run: TestRun, patch: bytes, *, log_chars: int = 4000) -> Grade:
+    """The verdict on a run. An empty FAIL_TO_PASS is refused: it would make every patch a success."""
+    if not row.fail_to_pass:
+        raise TaskError(f"task {row.task_id}: FAIL_TO_PASS is empty, nothing can be graded")
+    suspicious = [*run.parsed.suspicious, *patch_flags(patch)]
+    replaced = [flag for flag in suspicious if flag.startswith(REPLACES)]
+    fixed = _split(row.fail_to_pass, run.parsed.outcomes, _PASS)
+    kept = _split(row.pass_to_pass, run.parsed.outcomes, _STAY)
+    resolved = not (run.reason or fixed["failed"] or kept["failed"] or replaced)
+    reason = run.reason or (replaced[0] if replaced else "")
+    if not resolved and not reason:
+        reason = f"{len(fixed['failed'])} of {len(row.fail_to_pass)} tests still fail, {len(kept['failed'])} broke"
+    detail: dict[str, Any] = {
+        "resolved": resolved,
+        "reason": reason,
+        "fail_to_pass": fixed,
+        "pass_to_pass": kept,
+        "suspicious": suspicious,
+        "exit_code": run.exit_code,
+        "test_seconds": round(run.seconds, 4),
+        "log_tail": run.log[-log_chars:],
+    }
+    return Grade(1.0 if resolved else 0.0, detail, patch)
+
+
+def _split(names: Iterable[str], outcomes: Mapping[str, Outcome], good: tuple[Outcome, ...]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {"passed": [], "failed": []}
+    for name in names:
+        parts["passed" if outcomes.get(name) in good else "failed"].append(name)
+    return parts
+
+
+REPLACES = "the patch replaces the test runner"
+_RUNNER_FILE = re.compile(
+    rb"^diff --git a/(?P<path>(?:[^/\n]+/)?(?:unittest|pytest|_pytest|pluggy)(?:/__init__)?\.py|"
+    rb"(?:[^\n]*/)?(?:sitecustomize|usercustomize)\.py|[^\n]*\.pth) b/[^\n]*\nnew file mode",
+    re.MULTILINE,
+)
+_CONFIG_FILE = re.compile(
+    rb"^\+\+\+ b/((?:[^\n]*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml))$", re.MULTILINE
+)
+_FORGERY = re.compile(
+    rb"^\+.*(?:\.\.\. ok\b|Ran \d+ tests?|os\._exit|TextTestResult|TextTestRunner|addSuccess|"
+    rb"\bPASSED\b|pytest_runtest|>>>>> (?:Start|End) Test Output)",
+    re.MULTILINE,
+)
+
+
+def patch_flags(patch: bytes) -> list[str]:
+    """What in a patch could change how tests report. Files that shadow the runner are decisive, the rest is shown."""
+    flags = [f"{REPLACES}: {m['path'].decode('utf-8', 'replace')}" for m in _RUNNER_FILE.finditer(patch)]
+    flags += [
+        f"the patch changes test configuration: {m[1].decode('utf-8', 'replace')}" for m in _CONFIG_FILE.finditer(patch)
+    ]
+    flags += [
+        f"the patch writes like a test report: {m[0].decode('utf-8', 'replace')[:120]}"
+        for m in _FORGERY.finditer(patch)
+    ]
+    return flags[:20]

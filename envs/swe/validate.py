@@ -1,0 +1,105 @@
+"""Does a task tell right from wrong? Runs its reference fix and no fix at all, in real sandboxes.
+
+`measure` computes FAIL_TO_PASS and PASS_TO_PASS for a draft row; `validate` checks a finished row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from data.task import Task, TaskError
+from envs.environment import Grade
+from envs.sandbox.contract import SandboxBackend
+from envs.swe.environment import SweLimits, check_backend, grade_patch, grader_spec
+from envs.swe.grading import TestRun, run_tests
+from envs.swe.parsers import Outcome
+from envs.swe.repository import provide
+from envs.swe.row import SweRow, read_row
+
+_GOOD = (Outcome.PASSED, Outcome.XFAIL)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """`usable`: the reference fix is graded 1 every time and doing nothing 0 every time."""
+
+    task_id: str
+    gold: tuple[Grade, ...]
+    empty: tuple[Grade, ...]
+
+    @property
+    def usable(self) -> bool:
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        found = []
+        if any(grade.reward != 1.0 for grade in self.gold):
+            bad = next(grade for grade in self.gold if grade.reward != 1.0)
+            found.append(f"the reference fix is not graded as solved: {bad.detail['reason']}")
+        if any(grade.reward != 0.0 for grade in self.empty):
+            found.append("doing nothing is graded as solved")
+        for name, grades in (("the reference fix", self.gold), ("doing nothing", self.empty)):
+            verdicts = {
+                (tuple(g.detail["fail_to_pass"]["passed"]), tuple(g.detail["pass_to_pass"]["passed"])) for g in grades
+            }
+            if len(verdicts) > 1:
+                found.append(f"repeated runs of {name} disagree: the tests are flaky")
+        return tuple(found)
+
+
+async def validate(
+    task: Task, backend: SandboxBackend, *, repeats: int = 1, limits: SweLimits | None = None
+) -> Validation:
+    """Raises TaskError for a row without a reference fix, SandboxError and EnvironmentFault for faults on our side."""
+    row = read_row(task)
+    if not row.patch.strip():
+        raise TaskError(f"task {task.task_id}, column patch: is empty; validation needs the reference fix")
+    gold = [await grade_patch(row, backend, row.patch, limits) for _ in range(repeats)]
+    empty = [await grade_patch(row, backend, b"", limits) for _ in range(repeats)]
+    return Validation(task.task_id, tuple(gold), tuple(empty))
+
+
+@dataclass(frozen=True)
+class TestLists:
+    __test__ = False  # not a test class for pytest
+
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Tests that fail with the fix too, or break by it: in neither list."""
+
+
+async def measure(task: Task, backend: SandboxBackend, *, limits: SweLimits | None = None) -> TestLists:
+    """Run a draft's tests without and with its fix. Raises TaskError when the fix turns no test green."""
+    row = read_row(task, need_tests=False)
+    limits = limits or SweLimits()
+    check_backend(row, backend)
+    before = await _run(row, backend, b"", limits)
+    after = await _run(row, backend, row.patch, limits)
+    if after.reason or after.parsed.suspicious:
+        why = after.reason or "; ".join(after.parsed.suspicious)
+        raise TaskError(f"task {task.task_id}: with the fix, {why}. End of the log:\n{after.log[-2000:]}")
+    passes = [name for name, outcome in after.parsed.outcomes.items() if outcome in _GOOD]
+    fail_to_pass = [name for name in passes if before.parsed.outcomes.get(name) not in (*_GOOD, Outcome.SKIPPED)]
+    if not fail_to_pass:
+        raise TaskError(
+            f"task {task.task_id}: no test fails before the fix and passes after it "
+            f"({len(after.parsed.outcomes)} tests seen). Does test_command run the new tests? "
+            f"End of the log with the fix:\n{after.log[-2000:]}"
+        )
+    pass_to_pass = [name for name in passes if before.parsed.outcomes.get(name) in _GOOD]
+    left_out = [name for name in after.parsed.outcomes if name not in {*fail_to_pass, *pass_to_pass}]
+    return TestLists(tuple(sorted(fail_to_pass)), tuple(sorted(pass_to_pass)), tuple(sorted(left_out)))
+
+
+async def _run(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits) -> TestRun:
+    async with await backend.start(grader_spec(row, limits)) as sandbox:
+        await provide(sandbox, row)
+        return await run_tests(sandbox, row, patch, timeout_s=row.eval_timeout_s or limits.eval_timeout_s)
+
+
+def with_lists(task: Task, lists: TestLists) -> Task:
+    row = {**task.row, "FAIL_TO_PASS": list(lists.fail_to_pass), "PASS_TO_PASS": list(lists.pass_to_pass)}
+    return dataclasses.replace(task, row=row)

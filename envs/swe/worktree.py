@@ -1,0 +1,178 @@
+"""What the agent changed, read from its sandbox without trusting anything it could write.
+
+Promises: neither HEAD, index, configuration, attributes, hooks nor file times that the agent can set have a say. A
+file counts as untouched only if inode, mode and change time (ctime, which no user can set) are those of the snapshot
+taken before the agent acted; everything else is fetched and compared by content. Paths are bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from envs.sandbox.contract import Sandbox
+from envs.swe.git import quote, read_output, run_script
+
+LISTING = r"find . -path ./.git -prune -o \( -type f -o -type l \) -printf '%i %C@ %m %p\0'"
+COLLECT_TIMEOUT_S = 120.0
+_MAX_LISTING = 64 << 20
+_RACY_S = 1.0
+"""A file changed this shortly before the snapshot could change again without a new ctime (the clock ticks coarsely)."""
+
+
+class Unreadable(ValueError):
+    """The work tree cannot be read back although its sandbox lives: the agent's doing, graded as a failure."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One path of a git tree: mode as git writes it (100644, 100755, 120000, 160000), hex object id."""
+
+    mode: str
+    object_id: str
+
+
+@dataclass(frozen=True)
+class Stat:
+    inode: bytes
+    ctime: float
+    mode: bytes
+
+
+@dataclass(frozen=True)
+class Content:
+    """A regular file's bytes, or a symbolic link's target."""
+
+    mode: str
+    data: bytes
+
+    def object_id(self, like: str) -> str:
+        """Git's blob id, in the hash that `like` (another id of the repository) has."""
+        payload = b"blob %d\0" % len(self.data) + self.data
+        if len(like) == 64:
+            return hashlib.sha256(payload).hexdigest()
+        return hashlib.sha1(payload, usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Before the agent acts: base_commit's tree and every file of the work tree (also untracked ones)."""
+
+    base: Mapping[bytes, Entry]
+    files: Mapping[bytes, Stat]
+    taken_at: float
+    """The sandbox's clock, whole seconds, rounded down."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`written` differs from the base tree by content or mode; `deleted` are paths of the base tree."""
+
+    written: Mapping[bytes, Content]
+    deleted: frozenset[bytes]
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.deleted)
+
+
+def parse_listing(listing: bytes) -> dict[bytes, Stat]:
+    files = {}
+    for record in listing.split(b"\0"):
+        if record:
+            inode, ctime, mode, path = record.split(b" ", 3)
+            files[path.removeprefix(b"./")] = Stat(inode, float(ctime), mode)
+    return files
+
+
+async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_bytes: int) -> Changes:
+    """Raises Unreadable when the tree is gone, holds more than max_bytes of changes, or its tools were broken."""
+    script = f"cd {quote(repo_dir)} || exit 7\n{LISTING} 2>/dev/null"
+    try:
+        listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
+        if code not in (0, 7):  # a folder without permission: give the owner's rights back, once
+            unlock = f"cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
+            await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
+            listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
+        after = parse_listing(listing)
+    except ValueError as error:
+        raise Unreadable(f"the repository's files cannot be listed: {error}") from error
+    except FileNotFoundError as error:
+        raise Unreadable("the list of the repository's files could not be written (disk full?)") from error
+    if code == 7:
+        raise Unreadable(f"{repo_dir} is gone")
+    if code != 0:
+        raise Unreadable(f"the repository's files cannot be listed (exit code {code})")
+    modules = {path for path, entry in snapshot.base.items() if entry.mode == "160000"}
+    suspects = [
+        path
+        for path, stat in after.items()
+        if _maybe_changed(path, stat, snapshot) and not (modules and any(path.startswith(m + b"/") for m in modules))
+    ]
+    contents = await fetch(sandbox, repo_dir, suspects, max_bytes=max_bytes)
+    missing = [path for path in suspects if path not in contents]
+    if missing:
+        names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
+        raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
+    written = {path: content for path, content in contents.items() if not same(content, snapshot.base.get(path))}
+    deleted = frozenset(
+        path
+        for path, entry in snapshot.base.items()
+        if path not in after and path in snapshot.files and entry.mode != "160000"
+    )
+    return Changes(written, deleted)
+
+
+def _maybe_changed(path: bytes, stat: Stat, snapshot: Snapshot) -> bool:
+    # Folders named .git inside the tree are other repositories: git cannot track what is in them.
+    if b".git" in path.split(b"/"):
+        return False
+    return snapshot.files.get(path) != stat or stat.ctime >= snapshot.taken_at - _RACY_S
+
+
+def same(content: Content, entry: Entry | None) -> bool:
+    return entry is not None and content.mode == entry.mode and content.object_id(entry.object_id) == entry.object_id
+
+
+async def fetch(sandbox: Sandbox, repo_dir: str, paths: Iterable[bytes], *, max_bytes: int) -> dict[bytes, Content]:
+    """Contents by path; paths that cannot be read are absent. Raises Unreadable above max_bytes."""
+    paths = list(paths)
+    if not paths:
+        return {}
+    names = f"/tmp/.driver-{secrets.token_hex(8)}"
+    await sandbox.put(names, b"\0".join(b"./" + path for path in paths) + b"\0")
+    options = "--null --no-recursion --hard-dereference --ignore-failed-read --format=gnu"
+    script = f"cd {quote(repo_dir)} && tar -cf - {options} -T {names} 2>/dev/null"
+    for attempt in (1, 2):
+        try:
+            archive, _ = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes)
+            contents = _read_tar(archive, max_bytes)
+        except (ValueError, FileNotFoundError, tarfile.TarError) as error:
+            raise Unreadable(f"the changed files cannot be read back: {error}") from error
+        if attempt == 1 and any(path not in contents for path in paths):
+            unlock = f"cd {quote(repo_dir)} && xargs -0 chmod u+r <{names} 2>/dev/null; true"
+            await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
+            continue
+        break
+    await run_script(sandbox, f"rm -f {names}", timeout_s=COLLECT_TIMEOUT_S)
+    return contents
+
+
+def _read_tar(archive: bytes, max_bytes: int) -> dict[bytes, Content]:
+    """The agent may have replaced `tar`: sizes are checked before anything is read out."""
+    contents: dict[bytes, Content] = {}
+    if not archive:
+        return contents
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+        for member in tar:
+            path = member.name.encode("utf-8", "surrogateescape").removeprefix(b"./")
+            if member.issym():
+                contents[path] = Content("120000", member.linkname.encode("utf-8", "surrogateescape"))
+            elif member.isreg() and not member.issparse() and member.size <= max_bytes:
+                stream = tar.extractfile(member)
+                data = stream.read() if stream is not None else b""
+                contents[path] = Content("100755" if member.mode & 0o100 else "100644", data)
+    return contents
