@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.swe_rows import swe_task
+from data.swe_rows import REQUIRED, swe_task
 from data.task import Task, TaskError
 
 _READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
@@ -74,7 +74,10 @@ def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
         options = _all_text(place) if place.suffix == ".csv" else {}
         # Streaming: rows come straight from the file, no copy in a cache.
         files = {split: str(place)}
-        yield from load_dataset(_READERS[place.suffix], data_files=files, split=split, streaming=True, **options)
+        rows = load_dataset(_READERS[place.suffix], data_files=files, split=split, streaming=True, **options)
+        for row in rows:
+            # An empty cell is the only way that CSV can leave an optional column out.
+            yield {name: value for name, value in row.items() if value or name in REQUIRED} if options else row
 
 
 def _all_text(place: Path) -> dict[str, Any]:

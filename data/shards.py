@@ -48,7 +48,7 @@ def write(path: Path, positions: Sequence[int], rows: Sequence[pa.RecordBatch]) 
 
 
 def read(path: Path, position: int = 0) -> Iterator[tuple[int, Trajectory | RowError]]:
-    """(position, trajectory or its error) from `position` on. Raises LogCorrupt, LogFormatError, FileNotFoundError."""
+    """(position, trajectory or its error) from `position` on. Raises LogCorrupt, LogFormatError."""
     with _open(path) as file:
         for group in range(file.num_row_groups):
             try:
@@ -77,9 +77,9 @@ def read_episode_ids(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[pq.ParquetFile]:
-    with open(path, "rb") as source:
+    with contextlib.ExitStack() as stack:
         try:
-            file = pq.ParquetFile(source)
+            file = pq.ParquetFile(stack.enter_context(open(path, "rb")))
             metadata = file.schema_arrow.metadata or {}
         except (OSError, pa.ArrowException) as error:
             raise _damaged(path, error) from error

@@ -323,9 +323,11 @@ class TrajectoryBuilder:
         timings: Mapping[str, float] | None = None,
         patch: bytes = b"",
     ) -> Trajectory:
+        with np.errstate(over="ignore"):  # too large becomes infinite, which the check below names
+            logprobs = np.asarray(self._logprobs, dtype=np.float32)
         return Trajectory(
             tokens=_int32(self._tokens, "id"),
-            logprobs=np.asarray(self._logprobs, dtype=np.float32),
+            logprobs=logprobs,
             versions=_int32(self._versions, "version"),
             spans=tuple(self._spans),
             outcome=outcome,
