@@ -43,13 +43,15 @@ class PathRefused(ValueError):
 
 @dataclass(frozen=True)
 class ExecResult:
-    """`output` is stdout and stderr merged in order, capped; `truncated` counts the bytes left out of its middle."""
+    """`output` is stdout and stderr merged in order, capped; `truncated` counts the bytes left out, which are missing
+    at `output[cut_at]`."""
 
     output: bytes
     exit_code: int
     duration_s: float
     timed_out: bool = False
     truncated: int = 0
+    cut_at: int = 0
 
     @property
     def text(self) -> str:

@@ -1,0 +1,375 @@
+"""The driver's end of a sandbox's channel: requests out, frames and raw output back.
+
+Promises: one request at a time; a command's output is exactly the bytes it wrote before it ended, head and tail kept
+and the bytes between them counted when it wrote too much; a background child that holds the output open never blocks
+the return; a time-out returns only after the process table showed nothing but init and the channel; a cancelled
+request leaves no command running once the next request starts; a broken channel is SandboxDead, never a hang.
+
+A request is one line, `<nonce> <verb> <quoted arguments>`; `put` and `untar` are followed by their bytes. An answer is
+a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
+
+    R             the channel is up
+    B [pid]       output begins (pid: the filter process that passes it on)
+    E code [text] output ends here; what follows comes from background children
+    D code, X     the command's shell has ended / the runner is idle; seen also when E is lost on the way
+    T, Z count    the raw bytes from here on are the output's tail; `count` bytes went into the filter since T
+    C             the filter passes nothing on any more
+    S pids        stop: what was still in the process table (killed); empty is the proof
+    F how         flush: 1 ended the filter's reader, 0 it was busy, gone
+
+The nonce is random for each sandbox: output cannot imitate a frame by accident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from envs.sandbox.contract import ExecResult, SandboxDead, SandboxError, SandboxSpec
+
+RS = 0x1E
+BLOCK = 2048
+"""Size of one read of the output's head, as in channel.sh."""
+FLUSH_AFTER_S = 0.1
+STOP_LIMIT_S = 20.0
+MAX_COMMAND = 1 << 20
+TIMED_OUT_CODE = 124
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def quote(text: str) -> str:
+    """One shell word on one line; newlines come from the channel's own $NL."""
+    return '"$NL"'.join("'" + part.replace("'", "'\"'\"'") + "'" for part in text.split("\n"))
+
+
+def exports(env: Mapping[str, str]) -> str:
+    for name, value in env.items():
+        if not _NAME.match(name) or "\0" in value:
+            raise ValueError(f"environment variable {name!r}: the name must be a shell name and the value free of NUL")
+    return "".join(f"export {name}={quote(value)};" for name, value in env.items())
+
+
+def channel_script(spec: SandboxSpec, nonce: str, limits: str = "") -> bytes:
+    """The text for the sandbox's `sh`; `limits` is further shell text, run before anything else starts."""
+    text = (Path(__file__).parent / "channel.sh").read_text()
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    values = {
+        "NONCE": nonce,
+        "NOFILE": str(spec.limits.nofile),
+        "LIMITS": limits,
+        "WORKDIR": quote(spec.workdir),
+        "DEADLINE": str(max(1, int(spec.deadline_s))),
+    }
+    return "\n".join(re.sub(r"@([A-Z]+)@", lambda m: values[m[1]], line) for line in lines).encode() + b"\n"
+
+
+class _Request:
+    """What has come back for one request. `size` counts raw bytes since T, frames of this request included."""
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.begun = self.in_tail = self.ended = self.exited = self.closed = self.nofork = False
+        self.size = self.total = 0
+        self.code: int | None = None
+        self.words: list[str] = []
+        self.seen = time.monotonic()
+
+    def data(self, data: bytes) -> None:
+        self.seen = time.monotonic()
+        if self.in_tail:
+            self.size += len(data)
+        if self.begun and not self.ended:
+            (self.tail if self.in_tail else self.head).extend(data)
+
+    def frame(self, kind: str, words: list[str], length: int) -> None:
+        self.seen = time.monotonic()
+        if kind == "B":
+            self.begun = True
+        elif kind == "E":
+            self.ended = True
+            self.words = words
+            self.size += length if self.in_tail else 0
+            self.code = int(words[0]) if words[0].lstrip("-").isdigit() else None
+        elif kind == "D":
+            self.exited, self.code = True, int(words[0])
+        elif kind == "X":
+            self.exited, self.nofork = True, words == ["nofork"]
+        elif kind == "T":
+            self.in_tail = True
+        elif kind in "ZC":
+            self.closed = True
+            self.total = int(words[0]) if kind == "Z" else self.total
+
+    @property
+    def complete(self) -> bool:
+        return (self.ended and not self.in_tail) or (self.closed and (self.ended or self.exited))
+
+    def result(self, cap: int, seconds: float, timed_out: bool) -> ExecResult:
+        missing = max(0, self.total - self.size) if self.in_tail else 0
+        head, tail = bytes(self.head), bytes(self.tail)
+        excess = len(head) + len(tail) - cap
+        if missing or excess > 0:  # cut where bytes are missing already, else in the middle
+            if not missing:
+                whole = head + tail
+                head, tail = whole[: cap // 2], whole[cap // 2 :]
+            keep = max(0, cap - len(head))
+            missing += max(0, len(tail) - keep)
+            tail = tail[len(tail) - keep :] if keep < len(tail) else tail
+        code = TIMED_OUT_CODE if timed_out else (137 if self.code is None else self.code)
+        return ExecResult(head + tail, code, seconds, timed_out, missing, len(head) if missing else 0)
+
+
+class Channel:
+    """`write` sends bytes to the sandbox's main process; the owner calls `feed` and `lost`."""
+
+    def __init__(
+        self, spec: SandboxSpec, write: Callable[[bytes], None], diagnose: Callable[[], Awaitable[SandboxError]]
+    ) -> None:
+        self.nonce = secrets.token_hex(8)
+        self._spec = spec
+        self._write = write
+        self._diagnose = diagnose
+        self._lock = asyncio.Lock()
+        self._tick = asyncio.Event()
+        self._seq = 0
+        self._request: _Request | None = None
+        self._answers: dict[int, tuple[str, list[str]]] = {}
+        self._buffer = bytearray()
+        self._prefix = b"\x1e" + self.nonce.encode() + b" "
+        self._pattern = re.compile(re.escape(self._prefix) + rb"(\d+) ([A-Z])([^\n\x1e]*)\n")
+        self._filter: tuple[int, str] | None = None
+        """(seq, pid) of the filter that may still pass output on."""
+        self._dirty = False
+        self.up = False
+        self.dead = False
+
+    # -- from the sandbox
+
+    def feed(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        while match := self._pattern.search(buffer):
+            seq, kind, words = int(match[1]), match[2].decode(), match[3].decode("utf-8", "replace").split()
+            before, length = bytes(buffer[: match.start()]), match.end() - match.start()
+            # A frame of another process may have split one: the first half waits for its second.
+            hold = self._held(before)
+            self._data(before[: len(before) - hold])
+            buffer[: match.end()] = before[len(before) - hold :]
+            self._frame(seq, kind, words, length)
+        ready = len(buffer) - self._held(buffer)
+        if ready:
+            self._data(bytes(buffer[:ready]))
+            del buffer[:ready]
+
+    def _held(self, data: bytes | bytearray) -> int:
+        """How many bytes at the end may be the beginning of a frame."""
+        start = data.rfind(RS)
+        if start < 0:
+            return 0
+        end = bytes(data[start : start + 4096 + 1])
+        partial = self._prefix.startswith(end) or (end.startswith(self._prefix) and b"\n" not in end)
+        return len(end) if partial and len(end) <= 4096 else 0
+
+    def _data(self, data: bytes) -> None:
+        if data and self._request is not None:
+            self._request.data(data)
+
+    def _frame(self, seq: int, kind: str, words: list[str], length: int) -> None:
+        if kind == "R":
+            self.up = True
+        elif kind in "SF":
+            self._answers[seq] = (kind, words)
+        else:
+            if kind == "B" and words:
+                self._filter = (seq, words[0])
+            elif kind in "ZC" and self._filter is not None and self._filter[0] == seq:
+                self._filter = None
+            if self._request is not None and self._request.seq == seq:
+                self._request.frame(kind, words, length)
+        self._tick.set()
+
+    def lost(self) -> None:
+        """The connection to the sandbox is gone."""
+        self.dead = True
+        self._tick.set()
+
+    # -- to the sandbox
+
+    def _send(self, verb: str, *arguments: str, payload: bytes = b"") -> None:
+        line = " ".join([self.nonce, verb, *arguments])
+        self._write(line.encode("utf-8", "surrogateescape") + b"\n" + payload)
+
+    async def _until(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Wait for `done`; False when `seconds` have passed. Raises when the channel breaks."""
+        end = time.monotonic() + seconds
+        while not done():
+            if self.dead:
+                raise await self._diagnose()
+            self._tick.clear()
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._tick.wait(), left)
+            except TimeoutError:
+                return done()
+        return True
+
+    async def _answer(self, verb: str, *arguments: str, seconds: float = 10.0) -> list[str]:
+        seq = self._next()
+        self._send(verb, str(seq), *arguments)
+        if not await self._until(lambda: seq in self._answers, seconds):
+            raise self._broken(f"no answer to '{verb}' within {seconds:g} s")
+        return self._answers.pop(seq)[1]
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _broken(self, why: str) -> SandboxDead:
+        self.dead = True
+        return SandboxDead(f"the sandbox's channel is broken: {why}; start a fresh sandbox")
+
+    async def ready(self, seconds: float) -> None:
+        if not await self._until(lambda: self.up, seconds):
+            raise self._broken(f"it did not come up within {seconds:g} s")
+
+    async def run(self, command: str, *, timeout_s: float, cwd: str, env: Mapping[str, str]) -> ExecResult:
+        """One command in its own session; see the contract's exec."""
+        if "\0" in command:
+            return ExecResult(b"sh: a command cannot hold a NUL byte\n", 126, 0.0)
+        if len(command) > MAX_COMMAND:
+            return ExecResult(f"sh: command longer than {MAX_COMMAND} characters\n".encode(), 126, 0.0)
+        prelude = exports(env)
+        async with self._lock:
+            await self._settle()
+            for last in (False, True):
+                result = await self._run(command, timeout_s, cwd, prelude)
+                if result is not None:
+                    return result
+                # The process table was full of what earlier commands left running: clear it and try once more.
+                await self._stop()
+                if last:
+                    raise self._broken("no process could be started although everything else was killed")
+        raise AssertionError("unreachable")
+
+    async def _run(self, command: str, timeout_s: float, cwd: str, prelude: str) -> ExecResult | None:
+        cap = self._spec.limits.output_bytes
+        reads = max(1, cap // 2 // BLOCK)
+        request = self._request = _Request(self._next())
+        started = time.monotonic()
+        self._dirty = True
+        self._send(
+            "run", str(request.seq), str(reads), str(max(1, cap - reads * BLOCK)), *map(quote, (cwd, prelude, command))
+        )
+        timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
+        force_at = time.monotonic() + 2.0
+        while not timed_out and not request.complete and not request.nofork:
+            # The command is over; its end has not come through. Usually it is on its way, else a child holds the pipe.
+            if await self._until(lambda: request.complete, FLUSH_AFTER_S):
+                break
+            now = time.monotonic()
+            if now - request.seen >= FLUSH_AFTER_S and self._filter is not None:
+                if await self._flush(force=now > force_at) == "gone" and now > force_at:
+                    break
+            elif now > force_at + 5.0:
+                break
+        if request.nofork:
+            return None
+        if timed_out:
+            await self._stop()
+        self._dirty = False
+        return request.result(cap, time.monotonic() - started, timed_out)
+
+    async def _flush(self, *, force: bool) -> str:
+        if self._filter is None:
+            return "gone"
+        return (await self._answer("flush", self._filter[1], str(int(force))))[0]
+
+    async def _settle(self) -> None:
+        """Before a request: nothing of a cancelled one runs on, and no earlier filter may still write to us."""
+        if self.dead:
+            raise await self._diagnose()
+        if self._dirty:
+            await self._stop()
+            self._dirty = False
+        if self._filter is None or await self._until(lambda: self._filter is None, 0.003):
+            return
+        for attempt in range(50):
+            if await self._flush(force=attempt > 5) == "gone":
+                self._filter = None
+            if await self._until(lambda: self._filter is None, 0.01):
+                return
+        raise self._broken("an earlier command's output cannot be closed")
+
+    async def _stop(self) -> None:
+        """Kill everything but init and channel; returns when the process table shows nothing else."""
+        end = time.monotonic() + STOP_LIMIT_S
+        pause = 0.001
+        while left := await self._answer("stop", self._filter[1] if self._filter else "-"):
+            if time.monotonic() > end:
+                raise self._broken(f"processes {' '.join(left)} survive every kill")
+            await asyncio.sleep(pause)
+            pause = min(0.05, pause * 2)
+        self._filter = None
+
+    # -- files
+
+    async def _transfer(self, verb: str, *arguments: str, payload: bytes = b"", size: int = 0) -> _Request:
+        async with self._lock:
+            await self._settle()
+            request = self._request = _Request(self._next())
+            self._send(verb, str(request.seq), *arguments, payload=payload)
+            seconds = 60.0 + size / 1e6
+            if not await self._until(lambda: request.ended, seconds):
+                raise self._broken(f"'{verb}' did not finish within {seconds:.0f} s")
+            return request
+
+    async def put(self, path: str, data: bytes, mode: int) -> None:
+        done = await self._transfer("put", quote(path), f"{mode:o}", str(len(data)), payload=data, size=len(data))
+        _raise_for(done.words, path)
+
+    async def untar(self, directory: str, archive: bytes) -> None:
+        done = await self._transfer(
+            "untar", quote(directory), str(len(archive)), payload=archive, size=len(archive) * 4
+        )
+        _raise_for(done.words, directory)
+
+    async def get(self, path: str, max_bytes: int) -> bytes:
+        done = await self._transfer("get", quote(path), str(max_bytes + 1), size=max_bytes)
+        match done.words[0]:
+            case "ok" if len(done.head) <= max_bytes:
+                return bytes(done.head)
+            case "ok":
+                raise ValueError(f"{path}: larger than {max_bytes} bytes")
+            case "dir":
+                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+            case "none":
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            case "denied":
+                raise PermissionError(errno.EACCES, "not readable", path)
+            case other:
+                raise OSError(errno.EIO, f"not a regular file or not readable ({other})", path)
+
+
+_ERRNOS = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EFBIG, errno.EEXIST, errno.ELOOP)
+
+
+def _raise_for(words: list[str], path: str) -> None:
+    """The error number is read off the message, which is the C locale's."""
+    if words[0] == "0":
+        return
+    text = " ".join(words[1:]) or f"exit code {words[0]}"
+    for number in _ERRNOS:
+        if os.strerror(number).lower() in text.lower():
+            raise OSError(number, text, path)
+    raise OSError(errno.EIO, text, path)

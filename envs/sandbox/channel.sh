@@ -1,0 +1,209 @@
+# The sandbox's main process: one open channel for commands and files, in plain POSIX sh (dash, bash, busybox).
+# channel.py sends this text to `sh` on its standard input (comment lines dropped, @NAME@ filled in) and then
+# one request a line: "<nonce> <verb> <quoted arguments>". Answers are frames on standard output,
+#     RS <nonce> <seq> <kind> <arguments> LF
+# with the command's raw output between them. The protocol is described in channel.py.
+#
+#   main (this)   waits; its end is the sandbox's end
+#   +- control    reads requests, so it notices the driver's end at once; serves files; stops everything on request
+#   +- runner     runs one command at a time in the foreground (in the background SIGINT would be ignored)
+#   +- lease      ends main at the deadline, whatever became of driver and engine
+#   filter        one a command, detached: passes the output on, capped, and afterwards swallows what background
+#                 children still write
+N=@NONCE@
+R=$(printf '\036')
+NL='
+'
+exec 3>&1
+cd / || exit 1
+umask 022
+ulimit -n @NOFILE@ 2>/dev/null
+ulimit -c 0 2>/dev/null
+@LIMITS@
+if command -v setsid >/dev/null 2>&1; then S=setsid; else S=; fi
+frame() { printf '%s%s %s\n' "$R" "$N" "$*" >&3; }
+
+# Copy exactly $1 bytes of standard input. GNU head reads no further than asked; others may, so they are tried first.
+case $(printf abcdef | { head -c 3 >/dev/null 2>&1; cat; }) in
+def) take() { head -c "$1"; } ;;
+*) if [ "$(printf abcdef | { dd bs=3 count=1 iflag=fullblock 2>/dev/null >/dev/null; cat; })" = def ]; then
+    take() { dd bs="$1" count=1 iflag=fullblock 2>/dev/null; }
+else
+    take() { dd bs=1 count="$1" 2>/dev/null; }
+fi ;;
+esac
+
+# filter SEQ READS TAIL: standard input to the driver, READS reads of at most 2 KiB as they come, then the last TAIL bytes.
+filter() {
+    read -r pid _ </proc/self/stat
+    frame "$1" B "$pid"
+    r=$(export LC_ALL=C; exec dd bs=2048 count="$2" 2>&1 >&3)
+    r=${r%% records*}
+    case $r in
+    *[!0-9+]* | '') frame "$1" C; exec cat >/dev/null 3>&- ;;
+    esac
+    if [ $((r)) -ge "$2" ]; then
+        frame "$1" T
+        n=$({ tee /dev/fd/5 2>/dev/null | tail -c "$3" >&3; } 5>&1 | wc -c)
+        frame "$1" Z $((n))
+        exec cat >/dev/null 3>&-
+    fi
+    frame "$1" C
+}
+
+# run SEQ READS TAIL CWD EXPORTS COMMAND
+run() {
+    seq=$1
+    {
+        (
+            exec 3>&- </dev/null 2>&1
+            echo 500 2>/dev/null >/proc/self/oom_score_adj
+            cd -- "$4" || exit 126
+            eval "$5"
+            exec $S sh -c "$6"
+        )
+        code=$?
+        printf '%s%s %s E %d\n' "$R" "$N" "$seq" $code
+        frame "$seq" D $code
+    } | { filter "$1" "$2" "$3" <&5 5<&- & } 5<&0
+}
+
+# pids: every process as "pid:parent" in P (zombies too), from the process table, without a fork.
+table() {
+    P=
+    for q in /proc/[0-9]*; do
+        pp=
+        { while read -r k v _; do case $k in PPid:) pp=$v; break ;; esac; done <"$q/status"; } 2>/dev/null
+        [ -n "$pp" ] && P="$P ${q#/proc/}:$pp"
+    done
+}
+
+# ours FILTER: put the processes of the channel in K: init, main and its children, the filter and its descendants.
+ours() {
+    K=" 1 $$ $1 "
+    more=1
+    while [ -n "$more" ]; do
+        more=
+        for q in $P; do
+            case $K in *" ${q%:*} "*) continue ;; esac
+            case ${q#*:} in
+            "$$") K="$K${q%:*} "; more=1 ;;
+            *) case " $1 $D" in *" ${q#*:} "*) K="$K${q%:*} "; D="$D${q%:*} "; more=1 ;; esac ;;
+            esac
+        done
+    done
+}
+
+# stop SEQ FILTER: freeze everything, kill all but the channel, let the channel go on; answer what is still there.
+stop() {
+    kill -STOP -1 2>/dev/null
+    table
+    D=
+    ours "$2"
+    left=
+    for q in $P; do
+        case $K in *" ${q%:*} "*) ;; *) left="$left ${q%:*}" ;; esac
+    done
+    [ -z "$left" ] || kill -KILL $left 2>/dev/null
+    kill -CONT $K 2>/dev/null
+    case " $P" in *" $2:"*) left="$left $2" ;; esac
+    frame "$1" S $left
+}
+
+# flush SEQ FILTER FORCE: the command is over but its background children hold the pipe: end the filter's reader once it
+# idles, or at once when FORCE is 1. Answers 1 (ended), 0 (try again) or gone.
+flush() {
+    table
+    D=
+    ours "$2"
+    k=
+    for q in $D; do
+        c= s=
+        { read -r c <"/proc/$q/comm"; read -r s <"/proc/$q/stat"; } 2>/dev/null
+        case $c in dd | tee) case $3${s##*\) } in 1* | 0S*) kill -KILL "$q" 2>/dev/null && k=1 ;; esac ;; esac
+    done
+    case " $P" in *" $2:"*) frame "$1" F ${k:-0} ;; *) frame "$1" F gone ;; esac
+}
+
+# put SEQ PATH MODE BYTES, get SEQ PATH MAX, untar SEQ DIRECTORY BYTES. The bytes follow the request line.
+# Whatever goes wrong with the file, exactly BYTES are read, so that the next request is found.
+put_stdin() {
+    [ -d "$3" ] || mkdir -p -- "$3" || return 1
+    m=$2
+    if [ -e "$1" ]; then
+        [ -f "$1" ] || [ -d "$1" ] || { echo "$1: not a regular file"; return 1; }
+    elif [ "$2" = 644 ]; then
+        m=
+    fi
+    { cat >"$1"; } || return 1
+    [ -z "$m" ] || chmod "$m" -- "$1"
+}
+put() {
+    d=${2%/*}
+    d=${d:-/}
+    e=$(take "$4" | {
+        put_stdin "$2" "$3" "$d" 2>&1
+        s=$?
+        cat >/dev/null
+        exit $s
+    })
+    s=$?
+    frame "$1" E $s "${e%%"$NL"*}"
+}
+untar() {
+    e=$(take "$3" | {
+        { [ -d "$2" ] || mkdir -p -- "$2"; } 2>&1 && tar -xof - -C "$2" 2>&1
+        s=$?
+        cat >/dev/null
+        exit $s
+    })
+    s=$?
+    frame "$1" E $s "${e%%"$NL"*}"
+}
+get() {
+    if [ -d "$2" ]; then s=dir
+    elif [ ! -e "$2" ]; then s=none
+    elif [ ! -f "$2" ]; then s=special
+    elif [ ! -r "$2" ]; then s=denied
+    else s=ok
+    fi
+    frame "$1" B
+    if [ $s = ok ]; then head -c "$3" <"$2" >&3 2>/dev/null || s=failed; fi
+    frame "$1" E $s
+}
+
+control() {
+    while IFS= read -r l; do
+        case $l in
+        "$N run "*) printf '%s\n' "${l#"$N "}" ;;
+        "$N "*) command eval "${l#"$N "}" || break ;;
+        *) break ;;
+        esac
+    done
+    kill -KILL -1
+    kill -KILL $$
+}
+runner() {
+    exec 2>/dev/null
+    while IFS= read -r l; do
+        seq=
+        if command eval "$l"; then frame "$seq" X; else frame "$seq" X nofork; fi
+    done
+}
+
+# lease SECONDS: time by the process table's clock; a killed sleep does not end it early.
+lease() {
+    read -r t _ </proc/uptime
+    end=$((${t%.*} + $1))
+    while :; do
+        read -r t _ </proc/uptime
+        [ $((end - ${t%.*})) -gt 0 ] || kill -KILL $$
+        sleep $((end - ${t%.*}))
+    done
+}
+
+[ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
+lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
+frame 0 R
+control | runner
+exit 0

@@ -1,0 +1,72 @@
+"""What both backends' sandboxes share: commands and files through the channel, paths checked before anything is sent.
+
+Promises: relative paths and cwds are below the workdir; PathRefused comes before the sandbox hears of the path; a
+command's environment is the sandbox's plus its own and dies with it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+
+from envs.sandbox.channel import Channel
+from envs.sandbox.contract import ExecResult, Sandbox, SandboxError, SandboxSpec
+from envs.sandbox.paths import check_archive, inside
+
+BASE_ENV = {
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+"""Programs that would page, prompt or colour do not."""
+
+
+class ChannelledSandbox(Sandbox):
+    """A started sandbox reached through its channel; backends add start, close and the diagnosis of a death.
+
+    Nothing of a command outlives it but files and background processes: each command starts in `cwd` (default: the
+    workdir) with the sandbox's environment; `cd` and `export` end with their command. A background child does not hold
+    up its command's return; what it writes afterwards is dropped, and it lives until the sandbox ends or a command
+    times out, which kills everything.
+    """
+
+    def __init__(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        self.sandbox_id = sandbox_id
+        self.spec = spec
+        self.channel = Channel(spec, self._write, self._diagnose)
+
+    @abc.abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Send bytes to the sandbox's main process; a broken connection is reported through channel.lost()."""
+
+    @abc.abstractmethod
+    async def _diagnose(self) -> SandboxError:
+        """Why the channel broke: SandboxDead or OutOfMemory."""
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 60.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        where = inside(cwd, self.spec.workdir) if cwd else self.spec.workdir
+        return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {})
+
+    async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Raises PathRefused, or OSError (IsADirectoryError, PermissionError, no space ...) when it cannot be written."""
+        await self.channel.put(inside(path, self.spec.workdir), data, mode)
+
+    async def put_tar(self, directory: str, archive: bytes) -> None:
+        check_archive(archive)
+        await self.channel.untar(inside(directory, self.spec.workdir), archive)
+
+    async def get(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
+        return await self.channel.get(inside(path, self.spec.workdir), max_bytes)

@@ -1,0 +1,207 @@
+"""The embedded backend: sandboxes in Linux namespaces of this machine, for trusted tasks where no Docker engine runs.
+
+Promises: as the contract; its sandboxes end with their channel, so with the driver however it dies; their folders and
+control groups lie under names that carry the owner, and the next start removes those whose owner is dead. It kills only
+processes it started. Weaker than Docker: the kernel, /usr and this Python are shared (read-only), and without control
+groups (an ordinary user) memory is limited per process and processor time is not limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from envs.sandbox.cgroups import Group, leftover_groups, make_group
+from envs.sandbox.channel import channel_script, quote
+from envs.sandbox.channelled import ChannelledSandbox
+from envs.sandbox.contract import (
+    OutOfMemory,
+    Sandbox,
+    SandboxBackend,
+    SandboxDead,
+    SandboxError,
+    SandboxSpec,
+    StartFailed,
+)
+from envs.sandbox.namespaces import bubblewrap_command, launcher, python_prefix, write_etc
+from envs.sandbox.owner import owner_alive, owner_id
+
+log = logging.getLogger(__name__)
+START_S = 30.0
+_PREFIX = "sao-sandbox-"
+_serial = itertools.count()
+
+
+class _Stream(asyncio.Protocol):
+    """The driver's end of the socket that is the sandbox's standard input and output."""
+
+    def __init__(self, sandbox: EmbeddedSandbox) -> None:
+        self.sandbox = sandbox
+
+    def data_received(self, data: bytes) -> None:
+        self.sandbox.channel.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.sandbox.channel.lost()
+
+
+class EmbeddedSandbox(ChannelledSandbox):
+    def __init__(self, backend: EmbeddedBackend, sandbox_id: str, spec: SandboxSpec, folder: Path) -> None:
+        super().__init__(sandbox_id, spec)
+        self._backend = backend
+        self.folder = folder
+        self.group = Group()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def _start(self, etc: Path) -> None:
+        work = self.folder / "work"
+        work.mkdir(parents=True)
+        self.group = await asyncio.to_thread(make_group, self.sandbox_id, self.spec.limits)
+        argv = self._backend.command(self.spec, work, etc)
+        # The shell enters the control groups itself, so that no process of the sandbox is ever outside.
+        enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
+        enter += f"ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec \"$@\""
+        ours, theirs = socket.socketpair()
+        with theirs, (self.folder / "messages").open("wb") as messages:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", enter, "sandbox", *argv],
+                stdin=theirs, stdout=theirs, stderr=messages, cwd="/", start_new_session=True,
+            )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_connection(lambda: _Stream(self), sock=ours)
+        self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
+        await self.channel.ready(START_S)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            self.channel.lost()
+        else:
+            self._transport.write(data)
+
+    def messages(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / "messages").read_bytes()[-2000:].decode("utf-8", "replace").strip()
+        return ""
+
+    async def _diagnose(self) -> SandboxError:
+        await self._ended(2.0)
+        if kills := self.group.oom_kills():
+            return OutOfMemory(
+                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB was "
+                f"reached ({kills} process(es) killed); give it more memory or start a fresh one"
+            )
+        said = self.messages()
+        return SandboxDead(
+            f"sandbox {self.sandbox_id} is gone (closed, past its deadline, or its channel was killed from inside)"
+            + (f"; it said: {said}" if said else "")
+            + "; start a fresh one"
+        )
+
+    async def _ended(self, seconds: float) -> bool:
+        """Wait for the outermost process. Its end is the end of all: init dies with it."""
+        process = self._process
+        if process is None:
+            return True
+        for pause in itertools.chain([0.0005, 0.001, 0.002], itertools.repeat(0.005, int(seconds / 0.005))):
+            if process.poll() is not None:
+                return True
+            await asyncio.sleep(pause)
+        return process.poll() is not None
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            await self._ended(10.0)
+        await asyncio.to_thread(self.group.remove)
+        await asyncio.to_thread(shutil.rmtree, self.folder, True)
+        self._backend.forget(self)
+
+
+class EmbeddedBackend(SandboxBackend):
+    name = "embedded"
+
+    def __init__(self, run_id: str, *, temp: Path | None = None) -> None:
+        self.run_id = run_id
+        self._temp = temp or Path(tempfile.gettempdir())
+        self._root: Path | None = None
+        self._live: set[EmbeddedSandbox] = set()
+
+    def command(self, spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
+        return bubblewrap_command(spec, work, etc)
+
+    def shell_limits(self, spec: SandboxSpec, group: Group) -> str:
+        """Resource limits for what control groups do not cover here."""
+        lines = []
+        if "memory" in group.weak:
+            lines.append(f"ulimit -v {spec.limits.memory_bytes // 1024}")
+        if "pids" in group.weak:
+            lines.append(f"ulimit -u {spec.limits.pids} 2>/dev/null || ulimit -p {spec.limits.pids} 2>/dev/null")
+        return "\n".join(lines)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(launcher)
+
+    def _folder(self) -> Path:
+        if self._root is None:
+            self._root = self._temp / f"{_PREFIX}{owner_id()}-{os.urandom(3).hex()}"
+            self._root.mkdir(mode=0o700, parents=True)
+            write_etc(self._root / "etc")
+        return self._root
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        await self.check()
+        root = self._folder()
+        sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
+        sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])
+        self._live.add(sandbox)
+        try:
+            await sandbox._start(root / "etc")
+        except BaseException as error:
+            said = sandbox.messages()
+            await sandbox.close()
+            if isinstance(error, SandboxError | OSError):
+                raise StartFailed(f"the embedded sandbox did not start: {said or error}") from error
+            raise
+        return sandbox
+
+    def forget(self, sandbox: EmbeddedSandbox) -> None:
+        self._live.discard(sandbox)
+
+    async def reap(self) -> list[str]:
+        return await asyncio.to_thread(self._reap)
+
+    def _reap(self) -> list[str]:
+        removed = []
+        for folder in self._temp.glob(f"{_PREFIX}*"):
+            if owner_alive(folder.name.removeprefix(_PREFIX).rpartition("-")[0]) is False:
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(str(folder))
+        for folder in leftover_groups():
+            if owner_alive(folder.name.rpartition("-")[0].rpartition("-")[0]) is False:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                    removed.append(str(folder))
+        return removed
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        if self._root is not None:
+            await asyncio.to_thread(shutil.rmtree, self._root, True)
+            self._root = None
