@@ -7,6 +7,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from data.trajectory import Sampling
+
 
 class EngineError(RuntimeError):
     """The engine failed: an infrastructure fault, never a model failure."""
@@ -36,6 +38,10 @@ class Policy(abc.ABC):
 
     lineage: str
     version: int
+    max_context: int | None = None
+    """Most tokens (prompt and new ones together) that the engine takes; None where it does not say."""
+    sampling: Sampling = Sampling()
+    """How this engine draws tokens."""
 
     @abc.abstractmethod
     async def generate(
@@ -52,6 +58,9 @@ class Policy(abc.ABC):
 
     async def forget(self, episode_id: str) -> None:  # noqa: B027 - an engine without a cache has nothing to forget
         """The episode ended: drop its cache."""
+
+    async def abort(self, episode_id: str) -> None:  # noqa: B027 - an engine that cannot is cancelled instead
+        """End the episode's running `generate` soon: it returns ABORTED with the tokens sampled so far."""
 
     @abc.abstractmethod
     async def close(self) -> None: ...

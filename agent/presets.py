@@ -1,0 +1,101 @@
+"""Agent presets: which prompt, which tools, which limits. TOML files in agent/presets/, or any path.
+
+Promises: unknown keys, missing placeholders and impossible limits are errors that name the file and the key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+FOLDER = Path(__file__).parent / "presets"
+
+
+class PresetError(ValueError):
+    """A preset cannot be used; the text says which file, which key and how to mend it."""
+
+
+class Limits(BaseModel):
+    """Limits of one episode. `agent.episode` documents the order in which they are checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_turns: PositiveInt
+    """Model turns."""
+    max_tokens: PositiveInt
+    """Sampled tokens over all turns."""
+    max_context: PositiveInt
+    """Tokens of the whole episode: prompt, actions and observations. The engine's own limit also holds."""
+    command_timeout_s: PositiveFloat
+    """Seconds one tool call may run. The environment enforces it."""
+    episode_timeout_s: PositiveFloat
+    """Seconds from the first prompt on; preparing the sandbox and grading do not count."""
+    observation_chars: int = Field(ge=200)
+    """Characters of one tool call's output; the middle is left out, saying so."""
+    max_turn_tokens: PositiveInt | None = None
+    """Sampled tokens of one turn; none: only the limits above. A turn cut here goes on after an error message."""
+    answer_reserve: PositiveInt = 128
+    """Tokens of the context that an observation leaves free for the model's next turn."""
+    reset_timeout_s: PositiveFloat = 900.0
+    """Seconds until preparing the sandbox counts as an infrastructure fault (an image may have to be pulled)."""
+    grade_timeout_s: PositiveFloat = 1800.0
+    """Seconds until grading counts as an infrastructure fault."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Limits:
+        if self.answer_reserve >= self.max_context:
+            raise ValueError(f"answer_reserve {self.answer_reserve} must be below max_context {self.max_context}")
+        return self
+
+
+class Preset(BaseModel):
+    """`user` holds the placeholder {problem}, replaced by the environment's message as it stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    system: str
+    user: str = "{problem}"
+    tools: tuple[str, ...] = Field(min_length=1)
+    limits: Limits
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Preset:
+        if "{problem}" not in self.user:
+            raise ValueError("user: the template must hold {problem}")
+        if len(set(self.tools)) != len(self.tools):
+            raise ValueError("tools: a tool is named twice")
+        return self
+
+    def messages(self, problem: str) -> list[dict[str, str]]:
+        """The first prompt's messages."""
+        # Not str.format: problems are full of braces.
+        user = {"role": "user", "content": self.user.replace("{problem}", problem)}
+        return [{"role": "system", "content": self.system}, user] if self.system else [user]
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_preset(name: str | Path) -> Preset:
+    """By name (agent/presets/<name>.toml) or by the path of a .toml file. Raises PresetError."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        path = FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise PresetError(
+            f"no agent preset {str(name)!r}. Known: {', '.join(preset_names())}; or give the path of a .toml file."
+        )
+    try:
+        return Preset.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PresetError(f"{path}: not valid TOML ({error})") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            ".".join(str(part) for part in item["loc"]) + (": " if item["loc"] else "") + item["msg"]
+            for item in error.errors()
+        )
+        raise PresetError(f"{path}: {problems}") from error
