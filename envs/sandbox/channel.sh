@@ -42,7 +42,7 @@ filter() {
     case $r in
     *[!0-9+]* | '') frame "$1" C; exec cat >/dev/null 3>&- ;;
     esac
-    if [ $((r)) -ge "$2" ]; then
+    if [ $(($r)) -ge "$2" ]; then
         frame "$1" T
         n=$({ tee /dev/fd/5 2>/dev/null | tail -c "$3" >&3; } 5>&1 | wc -c)
         frame "$1" Z $((n))
@@ -78,16 +78,17 @@ table() {
     done
 }
 
-# ours FILTER: put the processes of the channel in K: init, main and its children, the filter and its descendants.
+# ours FILTER: put the processes of the channel in K: main, its children, the lease's sleep, the filter and its descendants.
 ours() {
-    K=" 1 $$ $1 "
+    K=" $$ "
+    [ "$1" = - ] || K="$K$1 "
     more=1
     while [ -n "$more" ]; do
         more=
         for q in $P; do
             case $K in *" ${q%:*} "*) continue ;; esac
             case ${q#*:} in
-            "$$") K="$K${q%:*} "; more=1 ;;
+            "$$" | "$L") K="$K${q%:*} "; more=1 ;;
             *) case " $1 $D" in *" ${q#*:} "*) K="$K${q%:*} "; D="$D${q%:*} "; more=1 ;; esac ;;
             esac
         done
@@ -102,7 +103,7 @@ stop() {
     ours "$2"
     left=
     for q in $P; do
-        case $K in *" ${q%:*} "*) ;; *) left="$left ${q%:*}" ;; esac
+        case " 1$K" in *" ${q%:*} "*) ;; *) left="$left ${q%:*}" ;; esac
     done
     [ -z "$left" ] || kill -KILL $left 2>/dev/null
     kill -CONT $K 2>/dev/null
@@ -204,6 +205,7 @@ lease() {
 
 [ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
 lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
+L=$!
 frame 0 R
 control | runner
 exit 0
