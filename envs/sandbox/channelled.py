@@ -21,10 +21,13 @@ BASE_ENV = {
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-"""Programs that would page, prompt or colour do not."""
+"""Programs that would page or prompt do not; git works in repositories that an image's other user owns."""
 
 
 class ChannelledSandbox(Sandbox):

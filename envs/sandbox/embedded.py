@@ -31,26 +31,14 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
-from envs.sandbox.namespaces import bubblewrap_command, launcher, python_prefix, write_etc
+from envs.sandbox.namespaces import bubblewrap_command, launcher, write_etc
 from envs.sandbox.owner import owner_alive, owner_id
+from envs.sandbox.stream import SandboxStream
 
 log = logging.getLogger(__name__)
 START_S = 30.0
 _PREFIX = "sao-sandbox-"
 _serial = itertools.count()
-
-
-class _Stream(asyncio.Protocol):
-    """The driver's end of the socket that is the sandbox's standard input and output."""
-
-    def __init__(self, sandbox: EmbeddedSandbox) -> None:
-        self.sandbox = sandbox
-
-    def data_received(self, data: bytes) -> None:
-        self.sandbox.channel.feed(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.sandbox.channel.lost()
 
 
 class EmbeddedSandbox(ChannelledSandbox):
@@ -60,7 +48,7 @@ class EmbeddedSandbox(ChannelledSandbox):
         self.folder = folder
         self.group = Group()
         self._process: subprocess.Popen[bytes] | None = None
-        self._transport: asyncio.Transport | None = None
+        self._stream = SandboxStream(self.channel, multiplexed=False)
         self._closing: asyncio.Task[None] | None = None
 
     async def _start(self, etc: Path) -> None:
@@ -70,23 +58,19 @@ class EmbeddedSandbox(ChannelledSandbox):
         argv = self._backend.command(self.spec, work, etc)
         # The shell enters the control groups itself, so that no process of the sandbox is ever outside.
         enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
-        enter += f"ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec \"$@\""
+        enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
         with theirs, (self.folder / "messages").open("wb") as messages:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", enter, "sandbox", *argv],
                 stdin=theirs, stdout=theirs, stderr=messages, cwd="/", start_new_session=True,
             )  # fmt: skip
-        loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_connection(lambda: _Stream(self), sock=ours)
+        await self._stream.connect(ours)
         self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
         await self.channel.ready(START_S)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
-            self.channel.lost()
-        else:
-            self._transport.write(data)
+        self._stream.write(data)
 
     def messages(self) -> str:
         with contextlib.suppress(OSError):
@@ -124,9 +108,8 @@ class EmbeddedSandbox(ChannelledSandbox):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-        if self._process is not None and self._process.poll() is None:
+        self._stream.close()
+        if self._process is not None and not await self._ended(0.5):
             self._process.kill()
             await self._ended(10.0)
         await asyncio.to_thread(self.group.remove)

@@ -61,7 +61,20 @@ def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     ]  # fmt: skip
     for how, path in _tree():
         command += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
-    command += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", HOME, "--dir", "/run", "--dir", "/var/tmp"]
+    command += [
+        "--size",
+        size,
+        "--tmpfs",
+        "/tmp",
+        "--size",
+        size,
+        "--tmpfs",
+        HOME,
+        "--dir",
+        "/run",
+        "--dir",
+        "/var/tmp",
+    ]
     for file in sorted(etc.iterdir()):
         command += ["--ro-bind", str(file), f"/etc/{file.name}"]
     for name in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"):
@@ -83,7 +96,7 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
 
 @cache
 def launcher() -> str:
-    """"bwrap" or "unshare", whichever works here; BackendUnavailable with the reason otherwise."""
+    """ "bwrap" or "unshare", whichever works here; BackendUnavailable with the reason otherwise."""
     if sys.platform != "linux":
         raise BackendUnavailable("the embedded sandbox needs Linux namespaces; on this system use --sandbox docker")
     reasons = []

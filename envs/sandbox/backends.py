@@ -1,0 +1,43 @@
+"""Which backend a run gets.
+
+Promises: "docker" and "embedded" are what they say or an error with the way out; "auto" is Docker where an engine
+answers, else embedded with a warning that says what that means.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from envs.sandbox.contract import BackendUnavailable, SandboxBackend
+
+log = logging.getLogger(__name__)
+KINDS = ("auto", "docker", "embedded")
+
+
+def make_backend(kind: str, run_id: str) -> SandboxBackend:
+    """A checked backend; asks the engine or tries a namespace, so it may block for some 0.1 s. Raises BackendUnavailable."""
+    if kind not in KINDS:
+        raise ValueError(f"no sandbox backend {kind!r}; choose one of {', '.join(KINDS)}")
+    reason = ""
+    if kind in ("auto", "docker"):
+        from envs.sandbox.docker_backend import DockerBackend
+
+        docker = DockerBackend(run_id)
+        try:
+            docker.engine.ping()
+            return docker
+        except BackendUnavailable as error:
+            docker.engine.close()
+            if kind == "docker":
+                raise
+            reason = str(error)
+    from envs.sandbox.embedded import EmbeddedBackend
+    from envs.sandbox.namespaces import launcher
+
+    launcher()
+    log.warning(
+        "EMBEDDED SANDBOX: commands run in namespaces of this machine, sharing its kernel, /usr and Python read-only, "
+        "without an image; fit for trusted demo tasks, not for hostile code.%s",
+        f" Why: {reason}" if reason else "",
+    )
+    return EmbeddedBackend(run_id)
