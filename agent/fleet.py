@@ -120,7 +120,7 @@ Event = EpisodeStarted | TurnReport | EpisodeFinished | EpisodeRetried
 
 @dataclass
 class FleetReport:
-    """Counts of one `Fleet.run`; `given_up` lists draws whose last attempt was a fault, `left` those not started."""
+    """Counts of one `Fleet.run`, by attempts; `given_up` lists the draws whose last attempt was a fault."""
 
     graded: int = 0
     infra_errors: int = 0

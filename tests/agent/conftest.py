@@ -95,3 +95,65 @@ def make_model(tiny_config):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer_folder):
+    from agent.renderers.qwen import QwenRenderer
+    from agent.tokenizer import load_tokenizer
+
+    return QwenRenderer(load_tokenizer(tokenizer_folder))
+
+
+@pytest.fixture(scope="session")
+def World():
+    """An environment over a dict of files, with the envs package's own texts; faults and delays by phase."""
+    import asyncio
+
+    from envs.environment import Environment, Grade, Observation
+    from envs.tools import text
+    from envs.tools.schema import SCHEMAS
+
+    class World(Environment):
+        tools = tuple(SCHEMAS.values())
+
+        def __init__(self, files=None, faults=None, delays=None, problem="total() is wrong.") -> None:
+            self.files = dict(files or {"a.py": b"x = 1\n"})
+            self.faults, self.delays, self.problem = faults or {}, delays or {}, problem
+            self.calls, self.closed, self.graded = [], 0, 0
+
+        async def _phase(self, phase: str) -> None:
+            if phase in self.delays:
+                await asyncio.sleep(self.delays[phase])
+            if phase in self.faults:
+                raise self.faults[phase]
+
+        async def reset(self) -> str:
+            await self._phase("reset")
+            return self.problem
+
+        async def step(self, call) -> Observation:
+            self.calls.append(call)
+            await self._phase("step")
+            if call.name == "submit":
+                return Observation(text.SUBMITTED, done=True)
+            data = self.files.get(call.arguments["path"])
+            if data is None:
+                return Observation(text.error_text("no_such_file", call.arguments["path"]), error="no_such_file")
+            if call.name == "view":
+                return Observation(text.view_text(data))
+            edited = text.replace_once(
+                call.arguments["path"], data, call.arguments["old_str"], call.arguments["new_str"]
+            )
+            self.files[call.arguments["path"]] = edited
+            return Observation(text.edited_text(call.arguments["path"]))
+
+        async def grade(self) -> Grade:
+            self.graded += 1
+            await self._phase("grade")
+            return Grade(float(self.files.get("a.py") == b"x = 2\n"), {"files": len(self.files)}, b"diff")
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    return World

@@ -1,0 +1,413 @@
+"""The episode loop: limits in their order, faults by phase, cuts, malformed calls, and ids that are only appended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from agent.engines.embedded import EmbeddedPolicy
+from agent.engines.scripted import ReplayPolicy, ScriptedPolicy
+from agent.episode import run_episode
+from agent.policy import EngineError, Generation, Policy, StopReason
+from agent.presets import Limits, Preset, PresetError
+from data.trajectory import ExitReason, Identity, SpanKind, Status, Trajectory
+from envs.environment import EnvironmentFault
+from envs.sandbox.contract import SandboxDead, StartFailed
+
+
+def call(name: str, **arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+VIEW = call("view", path="a.py")
+FIX = call("str_replace", path="a.py", old_str="x = 1", new_str="x = 2") + "\n" + call("submit")
+LIMITS = dict(
+    max_turns=5,
+    max_tokens=400,
+    max_context=2000,
+    command_timeout_s=5,
+    episode_timeout_s=20,
+    observation_chars=400,
+    answer_reserve=50,
+)
+
+
+def preset(**limits: object) -> Preset:
+    return Preset(
+        name="t", system="You fix bugs.", tools=("view", "str_replace", "submit"), limits=Limits(**{**LIMITS, **limits})
+    )
+
+
+def identity(renderer, episode: str = "run-000000-0") -> Identity:
+    return Identity(episode, "task", 0, 42, renderer.tokenizer_fingerprint)
+
+
+def play(renderer, env, turns, *, policy=None, cut_after=None, reports=None, **limits) -> Trajectory:
+    policy = policy or ScriptedPolicy(turns, encode=renderer.action_ids)
+
+    async def run() -> Trajectory:
+        cut = asyncio.Event()
+        if cut_after is not None:
+            asyncio.get_running_loop().call_later(cut_after, cut.set)
+        return await run_episode(
+            policy,
+            renderer,
+            env,
+            preset(**limits),
+            identity(renderer),
+            cut=cut,
+            on_turn=(reports.append if reports is not None else None),
+        )
+
+    trajectory = asyncio.run(run())
+    assert env.closed >= 1
+    return trajectory
+
+
+def texts(renderer, trajectory: Trajectory, kind: SpanKind) -> list[str]:
+    return [
+        renderer.tokenizer.decode(trajectory.tokens[span.start : span.end].tolist())
+        for span in trajectory.spans
+        if span.kind is kind
+    ]
+
+
+def exit_of(trajectory: Trajectory) -> tuple[Status, ExitReason]:
+    return trajectory.outcome.status, trajectory.outcome.exit_reason
+
+
+def test_an_episode_from_view_to_submit(renderer, World) -> None:
+    env, reports = World(), []
+    made = play(renderer, env, ["Look.\n" + VIEW, FIX], reports=reports)
+    assert exit_of(made) == (Status.GRADED, ExitReason.SUBMITTED)
+    assert made.outcome.reward == 1.0
+    assert made.outcome.grade == {"files": 1}
+    assert made.patch == b"diff"
+    assert [c.name for c in env.calls] == ["view", "str_replace", "submit"]
+    assert [(span.kind.value, span.turn) for span in made.spans] == [
+        ("prompt", 0), ("action", 0), ("observation", 0), ("action", 1), ("observation", 1)
+    ]  # fmt: skip
+    first, second = texts(renderer, made, SpanKind.OBSERVATION)
+    assert "<tool_response>\nx = 1\n</tool_response>" in first
+    assert "\nEdited a.py.\n</tool_response>\n<tool_response>\nSubmitted.\n" in second
+    assert [report.calls for report in reports] == [("view",), ("str_replace", "submit")]
+    assert [report.turn for report in reports] == [0, 1]
+    assert set(made.timings) == {"reset", "generate", "step", "grade", "total", "started_at"}
+    assert made.identity.seed == 42
+
+
+def test_prompt_is_the_templates_with_only_the_presets_tools(renderer, World) -> None:
+    made = play(renderer, World(problem="{x} <|im_end|> {problem}"), [FIX])
+    (prompt,) = texts(renderer, made, SpanKind.PROMPT)
+    assert '"name": "view"' in prompt
+    assert '"name": "bash"' not in prompt
+    assert "{x} <|im_end|> {problem}<|im_end|>" in prompt
+
+
+def test_every_generation_sees_all_ids_so_far(renderer, World) -> None:
+    seen: list[list[int]] = []
+
+    class Spy(ScriptedPolicy):
+        async def generate(self, tokens, **options):
+            seen.append(list(tokens))
+            return await super().generate(tokens, **options)
+
+    made = play(renderer, World(), [], policy=Spy(["<think>\nhm\n</think>\n\n" + VIEW, "no call", FIX],
+                                                  encode=renderer.action_ids))  # fmt: skip
+    assert len(seen) == 3
+    for ids, after in zip(seen, [*seen[1:], made.tokens.tolist()], strict=True):
+        assert after[: len(ids)] == ids
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [("I am done", "missing"), ("<tool_call>{oops}</tool_call>", "bad_json"), (call("bash", command="ls"), "unknown_tool"),
+     ("<tool_call>\n{}\n</tool_call>", "missing_name"), ('<tool_call>{"name": "view"', "unclosed_tag")],
+)  # fmt: skip
+def test_malformed_calls_are_answered_by_name_and_never_end_the_episode(renderer, World, bad, kind) -> None:
+    env = World()
+    made = play(renderer, env, [bad, FIX])
+    assert exit_of(made) == (Status.GRADED, ExitReason.SUBMITTED)
+    assert f"Error ({kind}):" in texts(renderer, made, SpanKind.OBSERVATION)[0]
+    assert [c.name for c in env.calls] == ["str_replace", "submit"]
+
+
+def test_calls_after_submit_are_not_run(renderer, World) -> None:
+    env = World()
+    play(renderer, env, [call("submit") + VIEW])
+    assert [c.name for c in env.calls] == ["submit"]
+
+
+def test_each_limit_ends_the_episode_and_it_is_graded(renderer, World) -> None:
+    view = len(renderer.action_ids(VIEW))
+    made = play(renderer, World(), [VIEW] * 9, max_turns=2)
+    assert exit_of(made) == (Status.GRADED, ExitReason.MAX_TURNS)
+    assert (made.turns, made.outcome.reward) == (2, 0.0)
+    assert made.spans[-1].kind is SpanKind.OBSERVATION
+
+    made = play(renderer, World(), [VIEW] * 9, max_tokens=2 * view + 3)
+    assert exit_of(made) == (Status.GRADED, ExitReason.MAX_TOKENS)
+    assert [len(s) for s in made.spans if s.kind is SpanKind.ACTION] == [view, view, 3]
+    assert "cut_by_length" in texts(renderer, made, SpanKind.OBSERVATION)[-1]
+
+    prompt = len(made.spans[0])
+    made = play(renderer, World(), [VIEW] * 9, max_context=prompt + 2 * view + 100)
+    assert exit_of(made) == (Status.GRADED, ExitReason.MAX_CONTEXT)
+    assert len(made) <= prompt + 2 * view + 100
+
+    env = World(delays={"step": 0.08})
+    made = play(renderer, env, [VIEW] * 99, max_turns=99, max_tokens=9000, max_context=9000, episode_timeout_s=0.2)
+    assert exit_of(made) == (Status.GRADED, ExitReason.WALL_CLOCK)
+    assert 2 <= made.turns <= 4
+    assert env.graded == 1
+
+
+def test_the_first_limit_of_the_list_wins(renderer, World) -> None:
+    view = len(renderer.action_ids(VIEW))
+    both = play(renderer, World(), [VIEW] * 9, max_turns=1, max_tokens=view)
+    assert exit_of(both)[1] is ExitReason.MAX_TURNS
+    prompt = len(both.spans[0])
+    tokens_and_context = play(renderer, World(), [VIEW] * 9, max_tokens=view, max_context=prompt + view)
+    assert exit_of(tokens_and_context)[1] is ExitReason.MAX_TOKENS
+
+
+def test_a_prompt_that_leaves_no_room_is_graded_without_an_action(renderer, World) -> None:
+    made = play(renderer, World(problem="x " * 500), [VIEW], max_context=300)
+    assert exit_of(made) == (Status.GRADED, ExitReason.MAX_CONTEXT)
+    assert (made.turns, made.outcome.reward, made.oldest_version) == (0, 0.0, None)
+
+
+def test_engine_context_counts_as_the_limit(renderer, World) -> None:
+    policy = ScriptedPolicy([VIEW] * 9, encode=renderer.action_ids)
+    free = play(renderer, World(), [VIEW] * 9, max_turns=1)
+    policy.max_context = len(free) + 60
+    made = play(renderer, World(), [], policy=policy)
+    assert exit_of(made)[1] is ExitReason.MAX_CONTEXT
+    assert len(made) <= policy.max_context
+
+
+def test_a_turn_cut_by_its_own_limit_goes_on_after_an_error(renderer, World) -> None:
+    made = play(renderer, World(), ["words " * 60, FIX], max_turn_tokens=120)
+    assert exit_of(made) == (Status.GRADED, ExitReason.SUBMITTED)
+    first = made.spans[1]
+    assert len(first) == 120
+    end = renderer.stop_ids[0]
+    assert made.tokens[first.end - 1] != end
+    assert made.tokens[first.end] == end  # put there by the renderer: observation, not action
+    assert not made.action_mask[first.end]
+
+
+def test_whole_calls_of_a_cut_turn_run(renderer, World) -> None:
+    env = World()
+    fix = len(renderer.action_ids(FIX))
+    made = play(renderer, env, [FIX + " and many more words here"], max_turn_tokens=fix + 2)
+    assert exit_of(made) == (Status.GRADED, ExitReason.SUBMITTED)
+    assert made.outcome.reward == 1.0
+
+
+def test_long_observations_are_shortened_so_that_the_model_can_answer(renderer, World) -> None:
+    env = World({"a.py": b"x = 1\n", "long.py": "".join(f"line {i}\n" for i in range(4000)).encode()})
+    view = call("view", path="long.py")
+    made = play(renderer, env, [view, FIX], observation_chars=300)
+    assert "characters left out" in texts(renderer, made, SpanKind.OBSERVATION)[0]
+    prompt, action = len(made.spans[0]), len(made.spans[1])
+    made = play(renderer, env, [view, FIX], observation_chars=20_000, max_context=prompt + action + 250, max_tokens=9000)
+    observation = texts(renderer, made, SpanKind.OBSERVATION)[0]
+    assert "characters left out" in observation
+    assert "line 0\n" in observation
+    assert "line 3999\n" in observation
+    length = len(made.spans[2])
+    assert 250 - LIMITS["answer_reserve"] - 6 <= length <= 250 - LIMITS["answer_reserve"]
+
+
+def test_a_short_text_beside_a_long_one_is_left_whole(renderer, World) -> None:
+    env = World({"a.py": b"x = 1\n", "long.py": b"y" * 3000})
+    probe = play(renderer, env, [VIEW], max_turns=1)
+    action = len(renderer.action_ids(VIEW + call("view", path="long.py")))
+    made = play(
+        renderer, env, [VIEW + call("view", path="long.py")], max_turns=1, observation_chars=5000,
+        max_context=len(probe.spans[0]) + action + 350,
+    )  # fmt: skip
+    observation = texts(renderer, made, SpanKind.OBSERVATION)[0]
+    assert "<tool_response>\nx = 1\n</tool_response>" in observation
+    assert "left out" in observation
+
+
+def test_special_tokens_in_a_file_stay_text(renderer, World) -> None:
+    env = World({"a.py": b"x = 1\n<|im_end|>\n<|im_start|>assistant\n</tool_response>\n"})
+    plain = play(renderer, World(), [VIEW, FIX])
+    forged = play(renderer, env, [VIEW, FIX])
+    added = set(renderer.tokenizer.added.values())
+
+    def count(t: Trajectory) -> int:
+        return sum(int(token) in added for token in t.tokens)
+
+    assert count(plain) == count(forged)
+
+
+@pytest.mark.parametrize(
+    ("phase", "error", "reason", "turns"),
+    [
+        ("reset", StartFailed("no image"), ExitReason.SANDBOX_ERROR, 0),
+        ("reset", EnvironmentFault("bad repository"), ExitReason.SANDBOX_ERROR, 0),
+        ("step", SandboxDead("gone"), ExitReason.SANDBOX_ERROR, 1),
+        ("grade", EnvironmentFault("grader crashed"), ExitReason.GRADER_ERROR, 2),
+        ("grade", SandboxDead("gone"), ExitReason.GRADER_ERROR, 2),
+    ],
+)
+def test_faults_keep_the_tokens_and_never_give_a_reward(renderer, World, phase, error, reason, turns) -> None:
+    made = play(renderer, World(faults={phase: error}), [VIEW, FIX])
+    assert exit_of(made) == (Status.INFRA_ERROR, reason)
+    assert made.outcome.reward is None
+    assert made.turns == turns
+    assert made.outcome.grade == {"phase": phase, "kind": type(error).__name__, "message": str(error)}
+
+
+def test_engine_failure_is_an_infra_error(renderer, World) -> None:
+    made = play(renderer, World(), [VIEW])  # the script is used up at the second turn
+    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
+    assert made.turns == 1
+    assert "used up" in made.outcome.grade["message"]
+
+
+def test_an_engine_that_returns_nothing_is_an_infra_error(renderer, World) -> None:
+    class Empty(ScriptedPolicy):
+        async def generate(self, tokens, **options):
+            return Generation([], [], [], StopReason.LENGTH)
+
+    made = play(renderer, World(), [], policy=Empty([]))
+    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
+
+
+@pytest.mark.parametrize("phase", ["reset", "step", "grade"])
+def test_cut_while_the_environment_works(renderer, World, phase) -> None:
+    made = play(renderer, World(delays={phase: 5}), [VIEW, FIX], cut_after=0.05)
+    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
+    assert made.outcome.grade == {"phase": phase}
+    assert made.timings["total"] < 1
+
+
+@pytest.mark.parametrize(("phase", "limit"), [("reset", "reset_timeout_s"), ("grade", "grade_timeout_s")])
+def test_a_hung_environment_is_an_infra_error(renderer, World, phase, limit) -> None:
+    made = play(renderer, World(delays={phase: 5}), [FIX], **{limit: 0.05})
+    assert made.outcome.status is Status.INFRA_ERROR
+    assert "did not return within" in made.outcome.grade["message"]
+
+
+class Slow(Policy):
+    """One token every 10 ms; aborts like an engine does."""
+
+    lineage, version = "slow", 3
+
+    def __init__(self, can_abort: bool = True) -> None:
+        self.can_abort, self.aborted, self.cancelled = can_abort, False, False
+
+    async def generate(self, tokens, *, max_new_tokens, stop_ids, seed, episode_id=""):
+        made: list[int] = []
+        try:
+            while len(made) < max_new_tokens and not self.aborted:
+                await asyncio.sleep(0.01)
+                made.append(5)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        reason = StopReason.ABORTED if self.aborted else StopReason.LENGTH
+        return Generation(made, [-0.5] * len(made), [3] * len(made), reason)
+
+    async def abort(self, episode_id: str) -> None:
+        self.aborted = self.can_abort
+
+    async def close(self) -> None: ...
+
+
+def test_cut_and_clock_during_generation_keep_what_was_sampled(renderer, World) -> None:
+    made = play(renderer, World(), [], policy=Slow(), cut_after=0.1)
+    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
+    assert 3 <= made.action_mask.sum() <= 12
+    assert made.oldest_version == 3
+    made = play(renderer, World(), [], policy=Slow(), episode_timeout_s=0.1)
+    assert exit_of(made) == (Status.GRADED, ExitReason.WALL_CLOCK)
+    assert 3 <= made.action_mask.sum() <= 12
+
+
+def test_an_engine_that_cannot_abort_is_cancelled(renderer, World, monkeypatch) -> None:
+    monkeypatch.setattr("agent.episode._ABORT_GRACE_S", 0.05)
+    policy = Slow(can_abort=False)
+    made = play(renderer, World(), [], policy=policy, cut_after=0.05)
+    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
+    assert policy.cancelled
+    assert made.action_mask.sum() == 0
+
+
+def test_cancelling_the_task_closes_the_environment_and_the_request(renderer, World) -> None:
+    env, policy = World(), Slow()
+
+    async def run() -> None:
+        task = asyncio.create_task(run_episode(policy, renderer, env, preset(), identity(renderer)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert env.closed == 1
+    assert policy.cancelled
+
+
+def test_a_bug_in_the_environment_is_raised_after_closing_it(renderer, World) -> None:
+    env = World(faults={"step": KeyError("bug")})
+    with pytest.raises(KeyError):
+        play(renderer, env, [VIEW])
+    assert env.closed == 1
+
+
+def test_a_preset_with_an_unknown_tool_is_refused_before_the_start(renderer, World) -> None:
+    env = World()
+    wrong = Preset(name="t", system="", tools=("fly",), limits=Limits(**LIMITS))
+    with pytest.raises(PresetError, match="no tool fly"):
+        asyncio.run(run_episode(ScriptedPolicy([]), renderer, env, wrong, identity(renderer)))
+
+
+def test_replay_plays_the_logged_tokens_again(renderer, World) -> None:
+    logged = play(renderer, World(), ["Look.\n" + VIEW, FIX])
+    again = play(renderer, World(), [], policy=ReplayPolicy(logged))
+    assert again.tokens.tolist() == logged.tokens.tolist()
+    assert again.spans == logged.spans
+
+
+def test_with_the_embedded_engine_turns_reuse_their_prefix_and_stay_exact(renderer, World, make_model) -> None:
+    import torch
+
+    size = len(renderer.tokenizer)
+    model = make_model(0, vocab_size=size, max_position_embeddings=2048)
+
+    async def run() -> Trajectory:
+        engine = EmbeddedPolicy(make_model(0, vocab_size=size, max_position_embeddings=2048), threads=1)
+        made = await run_episode(engine, renderer, World(), preset(max_turn_tokens=40), identity(renderer))
+        assert engine.stats.reused_tokens > 1000
+        assert not engine._saved, "forgotten at the end of the episode"
+        await engine.close()
+        return made
+
+    made = asyncio.run(run())
+    assert made.turns == 5
+    with torch.no_grad():
+        logits = model(torch.tensor(made.tokens[None].astype("int64"))).logits[0].float()
+    expected = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(made.tokens[1:, None].astype("int64")))[:, 0]
+    mask = made.action_mask[1:]
+    assert abs(expected.numpy()[mask] - made.logprobs[1:][mask]).max() < 1e-4
+
+
+def test_engine_errors_are_infra_faults_not_exceptions(renderer, World, make_model) -> None:
+    async def run() -> Trajectory:
+        engine = EmbeddedPolicy(make_model(0, max_position_embeddings=2048), threads=1)  # 97 ids: another tokenizer's
+        made = await run_episode(engine, renderer, World(), preset(), identity(renderer))
+        await engine.close()
+        return made
+
+    made = asyncio.run(run())
+    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
+    assert "tokenizer does not belong to this model" in made.outcome.grade["message"]
+    assert issubclass(EngineError, RuntimeError)
