@@ -1,5 +1,34 @@
 """One sandbox contract, two real backends: Docker and embedded (Linux namespaces)."""
 
-from envs.sandbox.backends import make_backend
+from envs.sandbox.backends import KINDS, make_backend
+from envs.sandbox.contract import (
+    BackendUnavailable,
+    ExecResult,
+    ImageMissing,
+    OutOfMemory,
+    PathRefused,
+    Sandbox,
+    SandboxBackend,
+    SandboxDead,
+    SandboxError,
+    SandboxLimits,
+    SandboxSpec,
+    StartFailed,
+)
 
-__all__ = ["make_backend"]
+__all__ = [
+    "KINDS",
+    "BackendUnavailable",
+    "ExecResult",
+    "ImageMissing",
+    "OutOfMemory",
+    "PathRefused",
+    "Sandbox",
+    "SandboxBackend",
+    "SandboxDead",
+    "SandboxError",
+    "SandboxLimits",
+    "SandboxSpec",
+    "StartFailed",
+    "make_backend",
+]

@@ -15,7 +15,7 @@ KINDS = ("auto", "docker", "embedded")
 
 
 def make_backend(kind: str, run_id: str) -> SandboxBackend:
-    """A checked backend; asks the engine or tries a namespace, so it may block for some 0.1 s. Raises BackendUnavailable."""
+    """A checked backend. Asks the engine or tries a namespace: may block for some 0.1 s. Raises BackendUnavailable."""
     if kind not in KINDS:
         raise ValueError(f"no sandbox backend {kind!r}; choose one of {', '.join(KINDS)}")
     reason = ""

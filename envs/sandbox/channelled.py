@@ -64,7 +64,7 @@ class ChannelledSandbox(Sandbox):
         return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {})
 
     async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Raises PathRefused, or OSError (IsADirectoryError, PermissionError, no space ...) when it cannot be written."""
+        """Raises PathRefused, or an OSError (IsADirectoryError, PermissionError, ...) when it cannot be written."""
         await self.channel.put(inside(path, self.spec.workdir), data, mode)
 
     async def put_tar(self, directory: str, archive: bytes) -> None:

@@ -1,7 +1,7 @@
 """The Docker backend: one container a sandbox, one attached stream as its channel.
 
-Promises: as the contract. Containers have init, no network, no capabilities, no new privileges, no swap, no logs on disk
-and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel ends
+Promises: as the contract. Containers have init, no network, no capabilities, no new privileges, no swap, no logs on
+disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel ends
 the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels name run,
 owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created and never
 started is the one case that does not end by itself). Anonymous volumes, should an image declare any, go with their
@@ -140,14 +140,14 @@ class DockerSandbox(ChannelledSandbox):
             facts = await self._backend.engine.call(self._last_events)
         if facts.get("oom"):
             return OutOfMemory(
-                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB was "
-                "reached; give it more memory or start a fresh one"
+                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
+                "was reached; give it more memory or start a fresh one"
             )
         said = self._stream.said.decode("utf-8", "replace").strip()
         code = facts.get("code")
         return SandboxDead(
-            f"sandbox {self.sandbox_id} is gone (closed, past its deadline, its channel killed from inside, or the engine "
-            f"restarted)"
+            f"sandbox {self.sandbox_id} is gone (closed, past its deadline, its channel killed from inside, or the "
+            "engine restarted)"
             + (f"; exit code {code}" if code else "")
             + (f"; it said: {said}" if said else "")
             + "; start a fresh one"

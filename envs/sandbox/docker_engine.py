@@ -31,8 +31,8 @@ def engine_address() -> str:
 
 def unavailable(error: Exception | str) -> BackendUnavailable:
     return BackendUnavailable(
-        f"no Docker engine answers at {engine_address()} ({error}): start it (scripts/docker-engine.sh start as root, or "
-        "your system's Docker), or use --sandbox embedded"
+        f"no Docker engine answers at {engine_address()} ({error}): start it (scripts/docker-engine.sh start as "
+        "root, or your system's Docker), or use --sandbox embedded"
     )
 
 
@@ -70,7 +70,7 @@ class Engine:
         """`work(api)` in a thread, once. Cancelling the caller does not stop a call that has begun."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(self.api()))
 
-    def retrying(self, work: Callable[[], T], undo: Callable[[], None]) -> T:
+    def retrying(self, work: Callable[[], T], undo: Callable[[], object]) -> T:
         """In a thread: `work` until it succeeds or fails for good; `undo` after each failure."""
         for left in reversed(range(TRIES)):
             try:

@@ -61,9 +61,10 @@ class EmbeddedSandbox(ChannelledSandbox):
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
         with theirs, (self.folder / "messages").open("wb") as messages:
-            self._process = subprocess.Popen(
+            # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs
+            self._process = subprocess.Popen(  # noqa: ASYNC220
                 ["/bin/sh", "-c", enter, "sandbox", *argv],
-                stdin=theirs, stdout=theirs, stderr=messages, cwd="/", start_new_session=True,
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=messages, cwd="/", start_new_session=True,
             )  # fmt: skip
         await self._stream.connect(ours)
         self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
@@ -81,8 +82,8 @@ class EmbeddedSandbox(ChannelledSandbox):
         await self._ended(2.0)
         if kills := self.group.oom_kills():
             return OutOfMemory(
-                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB was "
-                f"reached ({kills} process(es) killed); give it more memory or start a fresh one"
+                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
+                f"was reached ({kills} process(es) killed); give it more memory or start a fresh one"
             )
         said = self.messages()
         return SandboxDead(

@@ -1,8 +1,8 @@
 """The command line that puts the embedded sandbox's shell into its own Linux namespaces.
 
 Promises: own process table, own network without any interface up but loopback, own mounts: this machine's /usr and this
-Python read-only, a work folder as the only place on disk that can be written, sized tmpfs for /tmp, HOME and /dev/shm; no
-capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of the
+Python read-only, a work folder as the only place on disk that can be written, sized tmpfs for /tmp, HOME and /dev/shm;
+no capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of the
 machine's /home, /root, /etc, /run or /var is visible.
 """
 
@@ -101,7 +101,7 @@ def launcher() -> str:
         raise BackendUnavailable("the embedded sandbox needs Linux namespaces; on this system use --sandbox docker")
     reasons = []
     trials = {
-        "bwrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"],
+        "bwrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"],
         "unshare": ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--net", "true"],
     }  # fmt: skip
     for name, trial in trials.items():

@@ -28,7 +28,7 @@ def inside(path: str, workdir: str) -> str:
 
 
 def check_archive(archive: bytes) -> None:
-    """Refuse members that would land outside the directory they are unpacked in, and what is not an uncompressed tar."""
+    """Refuse members that would land outside their directory, and what is not an uncompressed tar."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             links: set[str] = set()
