@@ -36,9 +36,8 @@ async def make_diff(sandbox: Sandbox, row: SweRow, provided: Provided, changes: 
     base, written = provided.snapshot.base, dict(changes.written)
     if not provided.exact and written:
         # Images and attributes (line endings) may make a pristine file differ from its blob: then it is no change.
-        pristine = await fetch(
-            sandbox, row.repo_dir, [p for p in written if p in provided.snapshot.files], max_bytes=1 << 30
-        )
+        known = provided.snapshot.files or {}
+        pristine = await fetch(sandbox, row.repo_dir, [path for path in written if path in known], max_bytes=1 << 30)
         written = {path: content for path, content in written.items() if pristine.get(path) != content}
     ignored = await _ignored(sandbox, row, [path for path in written if path not in base], base)
     written = {path: content for path, content in written.items() if path not in ignored}
@@ -92,9 +91,8 @@ async def _diff(
         index.append(b"%s %s\t%s" % (content.mode.encode(), name.encode(), path))
     # A path that turns from file to folder (or back) must lose its old entry first.
     index = [b"0 %s\t%s" % (null, path) for path in _displaced(written, base)] + index
-    await sandbox.put_tar(folder, pack_files({**blobs, "index-info": b"\0".join(index) + b"\0"}))
-    names = "".join(f"{folder}/{name}\n" for name in blobs)
-    await sandbox.put(f"{folder}/names", names.encode())
+    names = "".join(f"{folder}/{name}\n" for name in blobs).encode()
+    await sandbox.put_tar(folder, pack_files({**blobs, "names": names, "index-info": b"\0".join(index) + b"\0"}))
     script = f"""
 exec 3>&1 >{folder}/log 2>&1
 fail() {{ tail -c 1000 {folder}/log >&3; exit 9; }}

@@ -40,30 +40,30 @@ A=.git/info/attributes
 mkdir -p .git/info; [ ! -f $A ] || cp $A "$W/attributes"
 printf '%s' {quote(RAW_ATTRIBUTES)} >$A
 drop() {{
-  xargs -0 -r rm -rf -- <"$1"
-  xargs -0 -r dirname -z -- <"$1" | sort -zu | xargs -0 -r rmdir -p --ignore-fail-on-non-empty -- 2>/dev/null
+  [ -s "$1" ] || return 0
+  xargs -0 rm -rf -- <"$1"
+  xargs -0 dirname -z -- <"$1" | sort -zu | xargs -0 rmdir -p --ignore-fail-on-non-empty -- 2>/dev/null
 }}
+names() {{ git diff-index --cached --no-renames --diff-filter="$1" --name-only -z "$B" -- || fail {_APPLY_BROKEN}; }}
+write() {{ git checkout-index -f -q -z --stdin || fail {_APPLY_BROKEN}; }}
 overlay() {{
   export GIT_INDEX_FILE="$W/$1.index"
   git read-tree "$B" || fail {_APPLY_BROKEN}
   git apply --cached --whitespace=nowarn "$W/$1.patch" || fail "$2"
-  git diff-index --cached --no-renames --diff-filter=D --name-only -z "$B" -- >"$W/$1.gone" || fail {_APPLY_BROKEN}
-  git diff-index --cached --no-renames --diff-filter=A --name-only -z "$B" -- >"$W/$1.new" || fail {_APPLY_BROKEN}
-  git diff-index --cached --no-renames --diff-filter=d --name-only -z "$B" -- >"$W/$1.there" || fail {_APPLY_BROKEN}
 }}
-write() {{ git checkout-index -f -q -z --stdin <"$1" || fail {_APPLY_BROKEN}; }}
 if [ -s "$W/agent.patch" ]; then
   overlay agent {_DOES_NOT_APPLY}
-  drop "$W/agent.gone"; write "$W/agent.there"
+  if [ "$DELETES" = 1 ]; then names D >"$W/gone"; drop "$W/gone"; fi
+  names d >"$W/list"; write <"$W/list"
 fi
 if [ -s "$W/test.patch" ]; then
   overlay test {_TEST_PATCH_BROKEN}
   if [ "$SELF_APPLIED" = 1 ]; then
-    drop "$W/test.new"
-    git diff-index --cached --no-renames --diff-filter=a --name-only -z "$B" -- >"$W/test.old" || fail {_APPLY_BROKEN}
-    git read-tree "$B"; write "$W/test.old"
+    names A >"$W/gone"; drop "$W/gone"
+    names a >"$W/old"; git read-tree "$B"; write <"$W/old"
   else
-    drop "$W/test.gone"; write "$W/test.there"
+    if [ "$DELETES" = 1 ]; then names D >"$W/gone"; drop "$W/gone"; fi
+    names d >"$W/list"; write <"$W/list"
   fi
 fi
 rm -f $A; [ ! -f "$W/attributes" ] || cp "$W/attributes" $A
@@ -90,7 +90,10 @@ async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: f
     files = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch), "eval.sh": row.eval_script.encode()}
     await sandbox.put_tar(folder, pack_files(files))
     self_applied = int("git apply" in row.eval_script)
-    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={self_applied}\n"
+    deletes = int(any(b"deleted file" in text or b"rename from" in text for text in (patch, row.test_patch)))
+    variables = (
+        f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={self_applied} DELETES={deletes}\n"
+    )
     applied = await run_script(sandbox, variables + _APPLY, timeout_s=_APPLY_TIMEOUT_S)
     if applied.timed_out or applied.exit_code not in (0, _DOES_NOT_APPLY):
         what = "test_patch does not apply to base_commit" if applied.exit_code == _TEST_PATCH_BROKEN else "cannot apply"

@@ -10,9 +10,11 @@ Promises, after `provide`:
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from data.gitobjects import repository_tar
+from data.gitobjects import object_id, repository_tar
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import quote, read_output
@@ -80,6 +82,9 @@ tar --version >/dev/null || die "no tar"
 rm -f "$L"
 """
 
+_proved: set[str] = set()
+"""Digests of archives made by this process whose hygiene was proved: the same bytes need no second proof."""
+
 
 @dataclass(frozen=True)
 class Provided:
@@ -92,29 +97,44 @@ class Provided:
 async def provide(sandbox: Sandbox, row: SweRow) -> Provided:
     """Put `row`'s repository at its repo_dir and prove hygiene. Raises EnvironmentFault, SandboxError."""
     if row.files is not None:
-        made = await asyncio.to_thread(repository_tar, row.files)
-        if made.commit != row.base_commit:
-            raise EnvironmentFault(
-                f"task {row.task_id}: its files make commit {made.commit}, its base_commit says {row.base_commit}"
-            )
-        await sandbox.put_tar(row.repo_dir, made.archive)
-        steps = _CHECK
-    elif row.bundle is not None:
+        return await _provide_files(sandbox, row, row.files)
+    steps = _CLEAN + _CHECK
+    if row.bundle is not None:
         await sandbox.put(_BUNDLE, await asyncio.to_thread(row.bundle.read_bytes))
-        steps = _FROM_BUNDLE + _CLEAN + _CHECK
+        steps = _FROM_BUNDLE + steps
     else:
         # Cleaning a large repository takes long: an image made clean once is only checked.
         steps = f"if ! ({_CHECK}) 3>/dev/null; then\n{_CLEAN}\nfi\n{_CHECK}"
+    return Provided(_snapshot(row, await _run(sandbox, row, steps + _SNAPSHOT)), exact=False)
+
+
+async def _provide_files(sandbox: Sandbox, row: SweRow, files: Mapping[str, str]) -> Provided:
+    """Tiny repositories: every file is compared by content at the end, so no stat record is taken."""
+    made = await asyncio.to_thread(repository_tar, files)
+    if made.commit != row.base_commit:
+        raise EnvironmentFault(
+            f"task {row.task_id}: its files make commit {made.commit}, its base_commit says {row.base_commit}"
+        )
+    await sandbox.put_tar(row.repo_dir, made.archive)
+    digest = hashlib.sha256(made.archive).hexdigest()
+    if digest not in _proved:
+        await _run(sandbox, row, f"{_CHECK}\n{_SNAPSHOT}")
+        _proved.add(digest)
+    base = {path.encode(): Entry("100644", object_id("blob", text.encode())) for path, text in files.items()}
+    return Provided(Snapshot(base, None, 0.0), exact=True)
+
+
+async def _run(sandbox: Sandbox, row: SweRow, steps: str) -> bytes:
     variables = f"D={quote(row.repo_dir)} B={row.base_commit} BUNDLE={_BUNDLE}\n"
     try:
         output, code = await read_output(
-            sandbox, variables + _HEAD + steps + _SNAPSHOT, timeout_s=PREPARE_TIMEOUT_S, max_bytes=_MAX_LISTING
+            sandbox, variables + _HEAD + steps, timeout_s=PREPARE_TIMEOUT_S, max_bytes=_MAX_LISTING
         )
     except ValueError as error:
         raise EnvironmentFault(f"task {row.task_id}: the repository's file list is {error}") from error
     if code != 0:
         raise EnvironmentFault(f"task {row.task_id}: {output.decode('utf-8', 'replace').strip()[-2500:]}")
-    return Provided(_snapshot(row, output), exact=row.files is not None)
+    return output
 
 
 def _snapshot(row: SweRow, output: bytes) -> Snapshot:

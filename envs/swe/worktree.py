@@ -11,7 +11,7 @@ import hashlib
 import io
 import secrets
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from envs.sandbox.contract import Sandbox
@@ -19,6 +19,11 @@ from envs.swe.git import quote, read_output, run_script
 
 LISTING = r"find . -path ./.git -prune -o \( -type f -o -type l \) -printf '%i %C@ %m %p\0'"
 COLLECT_TIMEOUT_S = 120.0
+_TAR_OPTIONS = "--null --no-recursion --hard-dereference --format=gnu"
+_SUBMODULE = "160000"
+_GONE = 7
+_CHANGED_WHILE_READ = 1
+"""tar's exit code when a background process of the agent still writes: what was read counts."""
 _MAX_LISTING = 64 << 20
 _RACY_S = 1.0
 """A file changed this shortly before the snapshot could change again without a new ctime (the clock ticks coarsely)."""
@@ -63,7 +68,8 @@ class Snapshot:
     """Before the agent acts: base_commit's tree and every file of the work tree (also untracked ones)."""
 
     base: Mapping[bytes, Entry]
-    files: Mapping[bytes, Stat]
+    files: Mapping[bytes, Stat] | None
+    """None: no record, every file is compared by content (tiny repositories whose work tree is the base tree)."""
     taken_at: float
     """The sandbox's clock, whole seconds, rounded down."""
 
@@ -90,47 +96,93 @@ def parse_listing(listing: bytes) -> dict[bytes, Stat]:
 
 async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_bytes: int) -> Changes:
     """Raises Unreadable when the tree is gone, holds more than max_bytes of changes, or its tools were broken."""
-    script = f"cd {quote(repo_dir)} || exit 7\n{LISTING} 2>/dev/null"
     try:
-        listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
-        if code not in (0, 7):  # a folder without permission: give the owner's rights back, once
-            unlock = f"cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
-            await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
-            listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
-        after = parse_listing(listing)
-    except ValueError as error:
-        raise Unreadable(f"the repository's files cannot be listed: {error}") from error
+        if snapshot.files is None:
+            contents = await _fetch_all(sandbox, repo_dir, max_bytes=max_bytes)
+            present: Collection[bytes] = contents
+            before: Collection[bytes] = snapshot.base
+        else:
+            after = await _list(sandbox, repo_dir)
+            present, before = after, snapshot.files
+            suspects = _suspects(after, snapshot)
+            contents = await fetch(sandbox, repo_dir, suspects, max_bytes=max_bytes)
+            if missing := [path for path in suspects if path not in contents]:
+                names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
+                raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
     except FileNotFoundError as error:
-        raise Unreadable("the list of the repository's files could not be written (disk full?)") from error
-    if code == 7:
-        raise Unreadable(f"{repo_dir} is gone")
-    if code != 0:
-        raise Unreadable(f"the repository's files cannot be listed (exit code {code})")
-    modules = {path for path, entry in snapshot.base.items() if entry.mode == "160000"}
-    suspects = [
-        path
-        for path, stat in after.items()
-        if _maybe_changed(path, stat, snapshot) and not (modules and any(path.startswith(m + b"/") for m in modules))
-    ]
-    contents = await fetch(sandbox, repo_dir, suspects, max_bytes=max_bytes)
-    missing = [path for path in suspects if path not in contents]
-    if missing:
-        names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
-        raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
+        raise Unreadable("the agent's files could not be staged for reading (disk full?)") from error
     written = {path: content for path, content in contents.items() if not same(content, snapshot.base.get(path))}
     deleted = frozenset(
         path
         for path, entry in snapshot.base.items()
-        if path not in after and path in snapshot.files and entry.mode != "160000"
+        if path not in present and path in before and entry.mode != _SUBMODULE
     )
     return Changes(written, deleted)
+
+
+async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
+    script = f"cd {quote(repo_dir)} || exit {_GONE}\n{LISTING} 2>/dev/null"
+    try:
+        for attempt in (1, 2):
+            listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
+            if code in (0, _GONE) or attempt == 2:
+                break
+            await _unlock(sandbox, repo_dir)
+        after = parse_listing(listing)
+    except ValueError as error:
+        raise Unreadable(f"the repository's files cannot be listed: {error}") from error
+    if code != 0:
+        raise Unreadable(f"{repo_dir} is gone" if code == _GONE else "the repository's files cannot be listed")
+    return after
+
+
+async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
+    """Give the owner's rights back to folders and files that lack them."""
+    script = f"cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
+    await run_script(sandbox, script, timeout_s=COLLECT_TIMEOUT_S)
+
+
+async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict[bytes, Content]:
+    """The whole work tree but .git, in one command."""
+    script = (
+        f"cd {quote(repo_dir)} || exit {_GONE}\n"
+        "{ find . -path ./.git -prune -o \\( -type f -o -type l \\) -print0 || echo /lost; } 2>/dev/null |\n"
+        f"tar -cf - {_TAR_OPTIONS} -T - 2>/dev/null"
+    )
+    for attempt in (1, 2):
+        archive, code = await _read_archive(sandbox, script, max_bytes)
+        if code == _GONE:
+            raise Unreadable(f"{repo_dir} is gone")
+        if code == 0 or (code == _CHANGED_WHILE_READ and attempt == 2):
+            break
+        if attempt == 2:
+            raise Unreadable("the repository's files cannot be read")
+        await _unlock(sandbox, repo_dir)
+    return {path: content for path, content in archive.items() if b".git" not in path.split(b"/")}
+
+
+async def _read_archive(sandbox: Sandbox, script: str, max_bytes: int) -> tuple[dict[bytes, Content], int]:
+    try:
+        archive, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes)
+        return _read_tar(archive, max_bytes), code
+    except (ValueError, tarfile.TarError) as error:
+        raise Unreadable(f"the changed files cannot be read back: {error}") from error
+
+
+def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
+    modules = tuple(path + b"/" for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+    return [
+        path
+        for path, stat in after.items()
+        if _maybe_changed(path, stat, snapshot) and not (modules and path.startswith(modules))
+    ]
 
 
 def _maybe_changed(path: bytes, stat: Stat, snapshot: Snapshot) -> bool:
     # Folders named .git inside the tree are other repositories: git cannot track what is in them.
     if b".git" in path.split(b"/"):
         return False
-    return snapshot.files.get(path) != stat or stat.ctime >= snapshot.taken_at - _RACY_S
+    return (snapshot.files or {}).get(path) != stat or stat.ctime >= snapshot.taken_at - _RACY_S
 
 
 def same(content: Content, entry: Entry | None) -> bool:
@@ -144,19 +196,12 @@ async def fetch(sandbox: Sandbox, repo_dir: str, paths: Iterable[bytes], *, max_
         return {}
     names = f"/tmp/.driver-{secrets.token_hex(8)}"
     await sandbox.put(names, b"\0".join(b"./" + path for path in paths) + b"\0")
-    options = "--null --no-recursion --hard-dereference --ignore-failed-read --format=gnu"
-    script = f"cd {quote(repo_dir)} && tar -cf - {options} -T {names} 2>/dev/null"
-    for attempt in (1, 2):
-        try:
-            archive, _ = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes)
-            contents = _read_tar(archive, max_bytes)
-        except (ValueError, FileNotFoundError, tarfile.TarError) as error:
-            raise Unreadable(f"the changed files cannot be read back: {error}") from error
-        if attempt == 1 and any(path not in contents for path in paths):
-            unlock = f"cd {quote(repo_dir)} && xargs -0 chmod u+r <{names} 2>/dev/null; true"
-            await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
-            continue
-        break
+    script = f"cd {quote(repo_dir)} && tar -cf - {_TAR_OPTIONS} --ignore-failed-read -T {names} 2>/dev/null"
+    contents, _ = await _read_archive(sandbox, script, max_bytes)
+    if any(path not in contents for path in paths):
+        unlock = f"cd {quote(repo_dir)} && xargs -0 chmod u+r <{names} 2>/dev/null; true"
+        await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
+        contents, _ = await _read_archive(sandbox, script, max_bytes)
     await run_script(sandbox, f"rm -f {names}", timeout_s=COLLECT_TIMEOUT_S)
     return contents
 

@@ -1,0 +1,175 @@
+"""Packs a user's own repository, fix and tests into a task row with a git bundle beside it.
+
+Promises: the bundle holds base_commit's history and nothing newer; the user's repository is only read; patch and
+test_patch are git's own diffs, split by which paths are tests. The test lists are left empty here: they are measured
+by really running the tests (envs.swe.packing), since this room does not know sandboxes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data.task import Task, TaskError
+
+_ENV = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "LC_ALL": "C",
+    "GIT_CONFIG_COUNT": "3",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
+    "GIT_CONFIG_KEY_1": "uploadpack.allowAnySHA1InWant",
+    "GIT_CONFIG_VALUE_1": "true",
+    "GIT_CONFIG_KEY_2": "core.hooksPath",
+    "GIT_CONFIG_VALUE_2": os.devnull,
+}
+_DIFF = ("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def pack(
+    repo: Path,
+    *,
+    base: str,
+    fix: str | Path,
+    tests: Sequence[str],
+    test_command: str,
+    problem_statement: str,
+    out: Path,
+    instance_id: str = "",
+    log_parser: str = "",
+    image: str = "",
+    repo_dir: str = "/testbed",
+) -> Task:
+    """Write the bundle next to `out` and return the draft task (test lists still empty).
+
+    `base`: revision that the agent starts from. `fix`: a later revision, or a patch file. `tests`: files or folders
+    that are tests; the fix's changes to them become test_patch. `test_command`: run in the repository, e.g.
+    ``python3 -m unittest -v tests.test_x`` or ``python3 -m pytest -rA tests``. Raises TaskError."""
+    if not problem_statement.strip():
+        raise TaskError("problem_statement is empty: it is all that the agent is told")
+    parser = log_parser or _parser_of(test_command)
+    base_commit = _git(
+        repo, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}", why=f"no revision {base!r}"
+    ).strip()
+    instance_id = instance_id or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', repo.resolve().name)}-{base_commit[:10]}"
+    if not _ID.fullmatch(instance_id):
+        raise TaskError(f"instance id {instance_id!r}: use letters, digits, dot, dash and underscore")
+    paths = [_clean(path) for path in tests]
+    patch, test_patch = _patches(repo, base_commit, fix, paths)
+    if not patch.strip():
+        raise TaskError(f"the fix changes nothing outside of the tests ({', '.join(paths) or 'none given'})")
+    bundle = out.parent / f"{instance_id}.bundle"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _bundle(repo, base_commit, bundle)
+    row = {
+        "instance_id": instance_id,
+        "repo": repo.resolve().name,
+        "base_commit": base_commit,
+        "problem_statement": problem_statement,
+        "patch": patch,
+        "test_patch": test_patch,
+        "FAIL_TO_PASS": [],
+        "PASS_TO_PASS": [],
+        "image": image,
+        "eval_script": f"cd {repo_dir} && {test_command} 2>&1\n",
+        "log_parser": parser,
+        "eval_type": "pass_and_fail",
+        "bundle": bundle.name,
+        "repo_dir": repo_dir,
+    }
+    return Task(instance_id, "swe", "train", row, source=str(out), base_dir=str(out.parent))
+
+
+def append_row(out: Path, row: Mapping[str, Any]) -> None:
+    """Add `row` to the JSON-lines file `out`, in place of an earlier row with the same id. Replaces it atomically."""
+    kept = []
+    if out.exists():
+        for number, line in enumerate(out.read_text(encoding="utf-8").splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                known = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise TaskError(f"{out}, line {number}: no JSON ({error}). Mend or remove the line") from error
+            if known.get("instance_id") != row["instance_id"]:
+                kept.append(line)
+    kept.append(json.dumps(row, ensure_ascii=True))
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    temporary.replace(out)
+
+
+def _parser_of(command: str) -> str:
+    if "pytest" in command:
+        if not re.search(r"(^|\s)(-rA\b|-\w*v|--verbose)", command):
+            raise TaskError(f"test_command {command!r}: pytest names passed tests only with -rA (or -v); add it")
+        return "pytest"
+    if "unittest" in command:
+        if not re.search(r"(^|\s)(-\w*v|--verbose)", command):
+            raise TaskError(f"test_command {command!r}: unittest names its tests only with -v; add it")
+        return "unittest"
+    raise TaskError(f"test_command {command!r} runs neither unittest nor pytest; name the log_parser for its output")
+
+
+def _clean(path: str) -> str:
+    clean = os.path.normpath(path)
+    if clean.startswith(("/", "..")) or clean == ".":
+        raise TaskError(f"tests: {path!r} must be a path inside the repository")
+    return clean
+
+
+def _patches(repo: Path, base: str, fix: str | Path, tests: Sequence[str]) -> tuple[str, str]:
+    """The fix against `base`, split into (source, tests)."""
+    file = Path(fix)
+    with tempfile.TemporaryDirectory(prefix="sao-pack-") as folder:
+        if file.is_file():
+            # A patch file is applied to an index of our own: the user's work tree and index stay as they are.
+            index = {"GIT_INDEX_FILE": f"{folder}/index", "GIT_OBJECT_DIRECTORY": f"{folder}/objects"}
+            objects = _git(repo, "rev-parse", "--git-path", "objects").strip()
+            index["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str((repo / objects).resolve())
+            os.mkdir(f"{folder}/objects")
+            _git(repo, "read-tree", base, env=index)
+            why = f"{file} does not apply to {base}"
+            _git(repo, "apply", "--cached", "--whitespace=nowarn", str(file.resolve()), env=index, why=why)
+            target, extra = ["--cached", base], index
+        else:
+            why = f"fix {str(fix)!r} is neither a patch file nor a revision"
+            commit = _git(repo, "rev-parse", "--verify", "--quiet", f"{fix}^{{commit}}", why=why).strip()
+            target, extra = [base, commit], {}
+        source = [".", *(f":(exclude,literal){path}" for path in tests)]
+        patch = _git(repo, *_DIFF, *target, "--", *(source if tests else ["."]), env=extra)
+        only_tests = [f":(literal){path}" for path in tests]
+        test_patch = _git(repo, *_DIFF, *target, "--", *only_tests, env=extra) if tests else ""
+    return patch, test_patch
+
+
+def _bundle(repo: Path, base: str, bundle: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sao-pack-") as folder:
+        bare = Path(folder) / "bare.git"
+        subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True, env={**os.environ, **_ENV})
+        _git(bare, "fetch", "-q", "--no-tags", str(repo.resolve()), f"{base}:refs/heads/main")
+        made = Path(folder) / "made.bundle"
+        _git(bare, "bundle", "create", "-q", str(made), "refs/heads/main")
+        partial = bundle.with_name(f".{bundle.name}.{os.getpid()}")
+        partial.write_bytes(made.read_bytes())
+        partial.replace(bundle)
+
+
+def _git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, why: str = "") -> str:
+    """git's output; not UTF-8 becomes lone surrogates, which rows carry as JSON escapes."""
+    command = ["git", "-C", str(repo), *arguments]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, **_ENV, **(env or {})}, check=False)
+    if done.returncode != 0:
+        message = done.stderr.decode("utf-8", "replace").strip()
+        raise TaskError(f"{repo}: {why or 'git ' + arguments[0] + ' failed'}{': ' + message if message else ''}")
+    return done.stdout.decode("utf-8", "surrogateescape")
