@@ -32,14 +32,15 @@ class ObjectiveConfig(Settings):
     """How one action token's log-probability is weighted. Defaults: coding agent, keep ratios in (0.2, 4.0) (P)."""
 
     name: ObjectiveName = ObjectiveName.DIS
-    eps_low: float = Field(0.8, gt=0)
+    """Key of `trainer.objective.OBJECTIVES` (P: dis)."""
+    eps_low: float = Field(default=0.8, gt=0)
     """An epsilon, not a bound: ratios above 1 - eps_low are kept. 0.8 coding, 0.3 maths (P). For DIS at most 1."""
-    eps_high: float = Field(3.0, gt=0)
+    eps_high: float = Field(default=3.0, gt=0)
     """An epsilon, not a bound: ratios below 1 + eps_high are kept. 3.0 coding, 5.0 maths (P)."""
     old_policy: Literal["rollout", "latest"] = "rollout"
     """Denominator of the ratio. `rollout`: the log-probability recorded when the token was sampled (P). `latest`: the
     trainer's weights at the start of the step (the GRPO control only)."""
-    updates: int = Field(1, ge=1)
+    updates: int = Field(default=1, ge=1)
     """Actor optimizer steps per batch (P: 1)."""
 
     @model_validator(mode="after")
@@ -81,23 +82,24 @@ class AdvantageKind(StrEnum):
 
 class AdvantageConfig(Settings):
     kind: AdvantageKind = AdvantageKind.GAE
-    gamma: float = Field(1.0, gt=0, le=1)
+    """How rewards become advantages (P: gae, over action tokens)."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per action token (gap: 1)."""
-    alpha: float = Field(1.5, gt=0)
+    alpha: float = Field(default=1.5, gt=0)
     """lambda_policy = 1 - 1 / (alpha * l), l = action tokens of the trajectory (P value; gap: meaning of l)."""
-    lambda_policy: float | None = Field(None, ge=0, le=1)
+    lambda_policy: float | None = Field(default=None, ge=0, le=1)
     """A constant in place of the adaptive lambda; None: adaptive."""
-    lambda_critic: float = Field(1.0, ge=0, le=1)
+    lambda_critic: float = Field(default=1.0, ge=0, le=1)
     """Lambda of the value targets (P: 1)."""
     whitening: Literal["off", "batch", "mean"] = "off"
     """Over the action tokens of the batch, after the returns: `batch` subtracts the mean and divides by the standard
     deviation, `mean` only subtracts (gap: off)."""
-    window: int = Field(8, ge=1)
+    window: int = Field(default=8, ge=1)
     """Rewards remembered by the running-mean controls: 8 per prompt, 128 global."""
 
 
 class CriticConfig(Settings):
-    updates: int = Field(2, ge=1)
+    updates: int = Field(default=2, ge=1)
     """K: optimizer steps on the same batch and the same fixed targets (P: 2)."""
     advantage_values: Literal["fresh", "pre_update"] = "fresh"
     """Values that enter the advantages: computed again after the K updates (P), or those before them."""
@@ -112,51 +114,55 @@ class OptimizerConfig(Settings):
 
     learning_rate: float = Field(gt=0)
     """Per optimizer step."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Gap."""
-    beta2: float = Field(0.98, ge=0, lt=1)
+    beta2: float = Field(default=0.98, ge=0, lt=1)
     """Gap."""
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment (gap)."""
+    weight_decay: float = Field(default=0.0, ge=0)
     """Gap: 0."""
     max_grad_norm: float = Field(gt=0)
     """Clip of the global L2 norm; beyond it the gradient is scaled down (gap: policy 1, critic 10)."""
-    warmup_steps: int = Field(10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
     """Steps of the linear warm-up: training steps for the critic, actor updates for the policy (P: 10)."""
 
 
 class PackingConfig(Settings):
-    token_budget: int = Field(8192, ge=1)
+    token_budget: int = Field(default=8192, ge=1)
     """Tokens of one micro-batch, padding included. A trajectory longer than this gets a micro-batch of its own."""
-    logit_budget: int = Field(1 << 24, ge=1)
+    logit_budget: int = Field(default=1 << 24, ge=1)
     """Logits (fp32 numbers) held at once when log-probabilities are computed: chunk = logit_budget / vocabulary."""
 
 
 class HealthConfig(Settings):
     """Alarm limits. Defaults belong to a policy rate of 1e-6: a preset with another rate states its own, and why."""
 
-    rejected_share: float = Field(0.01, ge=0)
+    rejected_share: float = Field(default=0.01, ge=0)
     """Share of action tokens outside the band (paper's runs: 0.0004-0.006)."""
-    approx_kl: float = Field(1e-2, ge=0)
+    approx_kl: float = Field(default=1e-2, ge=0)
     """Nats per action token between rollout and trainer policy."""
-    ess: float = Field(0.99, ge=0, le=1)
+    ess: float = Field(default=0.99, ge=0, le=1)
     """Least effective sample size of the token ratios, as a share of the tokens."""
-    advantage_mean: float = Field(0.15, ge=0)
+    advantage_mean: float = Field(default=0.15, ge=0)
     """Reward units: floor of the limit on |mean A|; the limit is max(this, advantage_sigmas * sd(A) / sqrt(N))."""
-    advantage_sigmas: float = Field(4.0, ge=0)
-    advantage_steps: int = Field(3, ge=1)
+    advantage_sigmas: float = Field(default=4.0, ge=0)
+    """Standard errors of the mean that chance is granted."""
+    advantage_steps: int = Field(default=3, ge=1)
     """Steps running before |mean A| raises its alarm."""
-    critic_grad_norm: float = Field(30.0, gt=0)
+    critic_grad_norm: float = Field(default=30.0, gt=0)
     """Before clipping."""
-    critic_grad_steps: int = Field(3, ge=1)
-    recomputed_log_ratio: float = Field(1e-6, ge=0)
+    critic_grad_steps: int = Field(default=3, ge=1)
+    """Steps running before the critic's gradient raises its alarm."""
+    recomputed_log_ratio: float = Field(default=1e-6, ge=0)
     """Nats: a mean |log ratio| at or below this counts as "exactly 1 everywhere" (0 is too strict: the same weights
     differ by rounding between two packings)."""
-    explained_variance: float | None = Field(0.0)
+    explained_variance: float | None = Field(default=0.0)
     """Least explained variance after `explained_variance_from`; None: no alarm (gap; the paper's rises to 0.2-0.6)."""
-    explained_variance_from: int = Field(50, ge=0)
+    explained_variance_from: int = Field(default=50, ge=0)
     """Training step from which explained variance is watched."""
-    explained_variance_steps: int = Field(5, ge=1)
+    explained_variance_steps: int = Field(default=5, ge=1)
+    """Steps running, those where it is undefined not counted, before the alarm."""
 
 
 class StepConfig(Settings):
@@ -169,7 +175,7 @@ class StepConfig(Settings):
     critic_optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-6, max_grad_norm=10.0)
     packing: PackingConfig = PackingConfig()
     health: HealthConfig = HealthConfig()
-    critic_only_steps: int = Field(10, ge=0)
+    critic_only_steps: int = Field(default=10, ge=0)
     """First steps that train the critic alone (P, ambiguous: the paper's "10-step warmup" may mean this or the
     learning rate; we do both). 0 without a critic."""
     precision: Literal["fp32", "bf16"] = "fp32"

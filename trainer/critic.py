@@ -36,6 +36,9 @@ class CriticError(ValueError):
 class Critic(nn.Module):
     """Token ids -> one value per position. Position p values the state after token p, so V(a_t) is read at t - 1."""
 
+    body: Any
+    """A Hugging Face model without head."""
+
     def __init__(self, body: nn.Module, hidden_size: int) -> None:
         super().__init__()
         self.body = body
@@ -61,8 +64,8 @@ class Critic(nn.Module):
             return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)
 
 
-def _hidden_size(body: nn.Module) -> int:
-    return body.get_input_embeddings().weight.shape[1] if not hasattr(body, "config") else body.config.hidden_size
+def _hidden_size(body: Any) -> int:
+    return int(body.config.hidden_size)
 
 
 # --- freezing ---------------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def freeze(critic: Critic, preset: str, patterns: Sequence[str] = ()) -> FreezeR
             fixed = fixed or not any(re.search(p, name) for p in chosen.only)
         parameter.requires_grad_(not fixed)
     if names and not any(p.requires_grad for p in critic.body.parameters()):
-        raise CriticError(f"freeze preset '{preset}' with {list(patterns)} freezes the whole body: only the head is left")
+        raise CriticError(f"freeze preset '{preset}' with {list(patterns)} freezes the whole body: free some of it")
     trainable = sum(p.numel() for p in critic.parameters() if p.requires_grad)
     return FreezeReport(preset, trainable, sum(p.numel() for p in critic.parameters()) - trainable)
 
@@ -169,6 +172,11 @@ def save_critic(critic: Critic, path: str | Path, provenance: Mapping[str, Any] 
         with (partial / name).open("rb") as file:
             os.fsync(file.fileno())
     partial.rename(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the rename itself must survive a power cut
+    finally:
+        os.close(directory)
     return target
 
 
@@ -177,9 +185,9 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text())
     except FileNotFoundError:
-        raise CriticError(f"{file} is missing: {path} is not a critic folder (make one with `sao pretrain-value`)") from None
+        raise CriticError(f"{file} is missing: no critic folder (make one with `sao pretrain-value`)") from None
     except json.JSONDecodeError as error:
-        raise CriticError(f"{file} is not JSON ({error}): the folder was not written to its end; make it again") from None
+        raise CriticError(f"{file} is not JSON ({error}): damaged; make the critic again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise CriticError(f"{file} has format {found!r}, this version reads {FORMAT!r}")
@@ -202,5 +210,8 @@ def load_critic(path: str | Path, device: torch.device | str = "cpu") -> Critic:
     weights = load_file(folder / WEIGHTS)
     missing, foreign = critic.load_state_dict(weights, strict=False)
     if missing or foreign:
-        raise CriticError(f"{folder / WEIGHTS} lacks {list(missing)[:3]} and has unknown {list(foreign)[:3]}: not loaded")
+        raise CriticError(
+            f"{folder / WEIGHTS} lacks {list(missing)[:3]} and has unknown {list(foreign)[:3]}: nothing is "
+            "re-initialised; make the critic again for this model"
+        )
     return critic.to(device).eval()

@@ -64,9 +64,9 @@ class _Rule:
 
 
 def _rules(m: StepMetrics, c: HealthConfig) -> list[_Rule]:
-    distance = "rollout and trainer policies differ: stale or partly loaded engine weights, shifted mask, dropout, staleness"
+    distance = "rollout and trainer policies differ: stale or partly loaded engine weights, shifted mask, old rollouts"
     rules = [
-        _above(AlarmKind.REJECTED_TOKENS, m.rejected_share, c.rejected_share, 1, f"share of rejected tokens; {distance}"),
+        _above(AlarmKind.REJECTED_TOKENS, m.rejected_share, c.rejected_share, 1, f"tokens rejected; {distance}"),
         _above(AlarmKind.APPROX_KL, m.approx_kl, c.approx_kl, 1, f"nats per token; {distance}"),
     ]
     rules.append(

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 WeightFn = Callable[[Tensor, slice], Tensor]
-"""(log pi of a chunk, the chunk's place among the rows) -> weight per row. It sees log pi because DIS's f(r) needs it."""
+"""(log pi of a chunk, its place among the rows) -> weight per row. It sees log pi because DIS's f(r) needs it."""
 
 
 class HeadError(ValueError):
     """The model's logits are not `hidden @ W.T (+ b)`, so its log-probabilities cannot be computed in chunks."""
 
 
-def body_of(model: nn.Module) -> nn.Module:
+def body_of(model: nn.Module) -> Any:
     """The Hugging Face causal LM without its head: token ids -> last hidden state (after the final norm)."""
     body = getattr(model, "base_model", None)
     if not isinstance(body, nn.Module) or body is model:
@@ -31,13 +31,14 @@ def body_of(model: nn.Module) -> nn.Module:
 
 def head_of(model: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight [V, H] and bias [V] or None of the LM head."""
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    getter: Any = getattr(model, "get_output_embeddings", None)
+    head = getter() if getter is not None else None
     if head is None or not isinstance(getattr(head, "weight", None), Tensor):
         raise HeadError(f"{type(model).__name__} has no linear LM head: pass a Hugging Face causal LM")
     return head.weight, getattr(head, "bias", None)
 
 
-def hidden_states(body: nn.Module, tokens: Tensor) -> Tensor:
+def hidden_states(body: Any, tokens: Tensor) -> Tensor:
     """[b, L] ids, right-padded -> [b, L, H]. No attention mask: attention is causal, so padding on the right is never
     seen by a real token."""
     return body(input_ids=tokens, use_cache=False).last_hidden_state

@@ -86,6 +86,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
+def current_rate(optimizer: torch.optim.Optimizer) -> float:
+    return float(optimizer.param_groups[0]["lr"])
+
+
 def clipped_step(model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     """Clip the global norm, step, clear the gradients. Returns the norm before clipping."""
     norm = float(nn.utils.clip_grad_norm_(trainable(model), max_norm))

@@ -9,8 +9,8 @@ Promises:
   *place* of the mask, not its sum;
 * a missing log-probability is an error, never filled; infrastructure errors are never trained on.
 
-Rows rather than concatenated sequences: with causal attention, padding on the right needs no mask at all, so any Hugging
-Face causal LM (full, sliding or linear attention) gives exact results and keeps its fast kernels.
+Rows rather than concatenated sequences: with causal attention, padding on the right needs no mask at all, so any
+Hugging Face causal LM (full, sliding or linear attention) gives exact results and keeps its fast kernels.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -25,33 +25,19 @@ from trainer.config import OptimizerConfig, StepConfig
 from trainer.controls import RewardHistory, critic_free_advantages
 from trainer.critic import Critic
 from trainer.gae import policy_advantages, value_targets, whiten
-from trainer.logprobs import (
-    action_logprobs,
-    body_of,
-    check_head,
-    head_of,
-    hidden_states,
-    weighted_logprobs,
-)
-from trainer.objective import TokenTerms, token_terms, value_loss
+from trainer.logprobs import check_head
+from trainer.measure import step_metrics
 from trainer.optim import (
     TrainingSetupError,
     build_optimizer,
     check_dropout_off,
     check_optimizer,
-    clipped_step,
-    set_rate,
+    current_rate,
     warmed_rate,
 )
 from trainer.packing import ActionAxis, MicroBatch, action_axis, pack, pack_ends
-from trainer.statistics import (
-    RatioStatistics,
-    StepMetrics,
-    explained_variance,
-    ratio_statistics,
-    staleness,
-    trajectory_means,
-)
+from trainer.passes import ActorUpdate, CriticUpdate, actor_update, critic_update, read_logprobs, read_values
+from trainer.statistics import StepMetrics
 
 
 @dataclass
@@ -91,143 +77,6 @@ class StepResult:
     """Pass it to the next step (running-mean controls; untouched otherwise)."""
     advantages: Tensor | None = None
     """[N] float32 on the batch's action axis, as trained on; None in critic-only steps."""
-
-
-@dataclass(frozen=True)
-class CriticUpdate:
-    loss: float
-    grad_norm: float
-    values: Tensor
-    """[N] float32: before the optimizer step."""
-
-
-@dataclass(frozen=True)
-class ActorUpdate:
-    loss: float
-    grad_norm: float
-    logprobs: Tensor
-    """[N]: before the optimizer step."""
-    terms: TokenTerms
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-
-
-# --- passes over the batch --------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def read_values(critic: Critic, micro: Sequence[MicroBatch], size: int, precision: str = "fp32") -> Tensor:
-    """[size] values at the micro-batches' slots; 0 where none reads."""
-    head = critic.head.weight
-    values = torch.zeros(size, dtype=head.dtype, device=head.device)
-    for part in micro:
-        with autocast(head.device, precision):
-            values[part.slots] = critic(part.tokens, part.gather)
-    return values
-
-
-@torch.no_grad()
-def read_logprobs(policy: nn.Module, axis: ActionAxis, micro: Sequence[MicroBatch], config: StepConfig) -> Tensor:
-    """[N] log pi(a_t) of the trainer's policy now."""
-    weight, bias = head_of(policy)
-    logprobs = torch.zeros(len(axis), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
-    for part in micro:
-        with autocast(weight.device, config.precision):
-            hidden = part.rows(hidden_states(body_of(policy), part.tokens))
-        budget = config.packing.logit_budget
-        logprobs[part.slots] = action_logprobs(hidden, weight, axis.tokens[part.slots], bias, logit_budget=budget)
-    return logprobs
-
-
-def accumulate_value_gradient(
-    critic: Critic, micro: Sequence[MicroBatch], targets: Tensor, denominator: int, precision: str = "fp32"
-) -> tuple[float, Tensor]:
-    """Add the gradient of 0.5 sum (V - target)^2 / denominator; returns that loss and the values [N]."""
-    head = critic.head.weight
-    values = torch.zeros(len(targets), dtype=head.dtype, device=head.device)
-    total = torch.zeros((), dtype=torch.float64, device=head.device)
-    for part in micro:
-        with autocast(head.device, precision):
-            predicted = critic(part.tokens, part.gather)
-        loss = value_loss(predicted, targets[part.slots], denominator)
-        loss.backward()
-        values[part.slots] = predicted.detach()
-        total += loss.detach()
-    return float(total), values
-
-
-def accumulate_policy_gradient(
-    policy: nn.Module,
-    axis: ActionAxis,
-    micro: Sequence[MicroBatch],
-    advantages: Tensor,
-    old: Tensor | None,
-    denominator: int,
-    config: StepConfig,
-) -> tuple[float, Tensor, TokenTerms]:
-    """Add the gradient of the objective / denominator; returns its value, log pi [N] and the token terms [N].
-
-    `old` [N] is what ratios are taken against; None: the policy itself at this moment (ratio 1, "latest")."""
-    body, (weight, bias) = body_of(policy), head_of(policy)
-    logprobs = torch.zeros(len(axis), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
-    for part in micro:
-        part_advantages = advantages[part.slots]
-        part_old = None if old is None else old[part.slots]
-
-        def weigh(logp: Tensor, rows: slice, a: Tensor = part_advantages, o: Tensor | None = part_old) -> Tensor:
-            return token_terms(logp, logp if o is None else o[rows], a[rows], config.objective).weight / denominator
-
-        with autocast(weight.device, config.precision):
-            hidden = part.rows(hidden_states(body, part.tokens))
-        loss, part_logprobs = weighted_logprobs(
-            hidden, weight, axis.tokens[part.slots], weigh, bias, logit_budget=config.packing.logit_budget
-        )
-        loss.backward()
-        logprobs[part.slots] = part_logprobs
-    terms = token_terms(logprobs, logprobs if old is None else old, advantages, config.objective)
-    return float(terms.loss.to(torch.float64).sum() / denominator), logprobs, terms
-
-
-def critic_update(
-    critic: Critic,
-    optimizer: torch.optim.Optimizer,
-    micro: Sequence[MicroBatch],
-    targets: Tensor,
-    *,
-    denominator: int,
-    rate: float,
-    max_grad_norm: float,
-    precision: str = "fp32",
-) -> CriticUpdate:
-    """One optimizer step of the critic against fixed targets [N] (value pretraining uses it as it is)."""
-    set_rate(optimizer, rate)
-    loss, values = accumulate_value_gradient(critic, micro, targets, denominator, precision)
-    norm = clipped_step(critic, optimizer, max_grad_norm)
-    return CriticUpdate(loss, norm, values)
-
-
-def actor_update(
-    learner: Learner,
-    axis: ActionAxis,
-    micro: Sequence[MicroBatch],
-    advantages: Tensor,
-    old: Tensor | None,
-    *,
-    denominator: int,
-    rate: float,
-) -> ActorUpdate:
-    """One optimizer step of the policy."""
-    set_rate(learner.policy_optimizer, rate)
-    loss, logprobs, terms = accumulate_policy_gradient(
-        learner.policy, axis, micro, advantages, old, denominator, learner.config
-    )
-    norm = clipped_step(learner.policy, learner.policy_optimizer, learner.config.policy_optimizer.max_grad_norm)
-    return ActorUpdate(loss, norm, logprobs, terms)
-
-
-# --- the step ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -300,8 +149,21 @@ def sao_step(
                 advantages = whiten(raw, config.advantage.whitening)
                 actor = _actor_updates(learner, axis, micro, advantages, n, step)
                 logprobs = actor[0].logprobs
-    metrics = _metrics(
-        learner, trajectories, axis, micro, step, version, critic_updates, fresh, raw, actor, logprobs, clock
+    metrics = step_metrics(
+        config,
+        trajectories,
+        axis,
+        micro,
+        step,
+        version,
+        critic_updates,
+        fresh,
+        raw,
+        actor,
+        logprobs,
+        current_rate(learner.policy_optimizer),
+        None if learner.critic_optimizer is None else current_rate(learner.critic_optimizer),
+        clock.seconds,
     )
     return StepResult(metrics, history, advantages)
 
@@ -353,83 +215,18 @@ def _actor_updates(
     old = axis.behaviour if objective.old_policy == "rollout" else None
     done: list[ActorUpdate] = []
     for _ in range(objective.updates):
-        done.append(actor_update(learner, axis, micro, advantages, old, denominator=n, rate=rate))
+        done.append(
+            actor_update(
+                learner.policy,
+                learner.policy_optimizer,
+                axis,
+                micro,
+                advantages,
+                old,
+                learner.config,
+                denominator=n,
+                rate=rate,
+            )
+        )
         old = done[0].logprobs if objective.old_policy == "latest" else old
     return done
-
-
-def _metrics(
-    learner: Learner,
-    trajectories: Sequence[Trajectory],
-    axis: ActionAxis,
-    micro: Sequence[MicroBatch],
-    step: int,
-    version: int,
-    critic_updates: Sequence[CriticUpdate],
-    fresh: Tensor | None,
-    advantages: Tensor | None,
-    actor: Sequence[ActorUpdate],
-    logprobs: Tensor,
-    clock: _Clock,
-) -> StepMetrics:
-    config = learner.config
-    size, first = max(len(axis), 1), actor[0] if actor else None
-    ratio: RatioStatistics = ratio_statistics(logprobs - axis.behaviour)
-    graded_token = ~axis.cut[axis.trajectory]
-    goal = axis.outcomes[axis.trajectory]
-
-    def explained(values: Tensor | None) -> float | None:
-        return None if values is None else explained_variance(values[graded_token], goal[graded_token])
-
-    acted = ~axis.cut & (axis.lengths > 0)
-    ages = [age for t in trajectories if (age := staleness(t, version)) is not None]
-    mixed = [len(set(t.versions[t.action_mask].tolist())) > 1 for t in trajectories]
-    means = None if advantages is None else trajectory_means(advantages, axis.trajectory, len(trajectories))
-    if first is not None:
-        low, high = int(first.terms.rejected_low.sum()), int(first.terms.rejected_high.sum())
-    else:  # critic-only: what the objective would reject, whatever the advantages
-        ones = torch.ones_like(logprobs)
-        old = logprobs if config.objective.old_policy == "latest" else axis.behaviour
-        terms = token_terms(logprobs, old, ones, config.objective)
-        low, high = int(terms.rejected_low.sum()), int(terms.rejected_high.sum())
-    before = critic_updates[0].values if critic_updates else None
-    real, padded = sum(part.real_tokens for part in micro), sum(part.tokens.numel() for part in micro)
-    return StepMetrics(
-        step=step,
-        version=version,
-        critic_only=first is None,
-        trajectories=len(trajectories),
-        action_tokens=len(axis),
-        context_tokens=real,
-        padding_share=1 - real / max(padded, 1),
-        trained_tokens=0 if first is None else int((first.terms.weight != 0).sum()),
-        reward=float(axis.outcomes[~axis.cut].mean()) if bool((~axis.cut).any()) else None,
-        reward_recorded=float(axis.outcomes[acted].sum()),
-        reward_on_actions=float(axis.rewards.sum()),
-        cut_trajectories=int(axis.cut.sum()),
-        rejected_share=(low + high) / size if len(axis) else None,
-        rejected_low_share=low / size if len(axis) else None,
-        rejected_high_share=high / size if len(axis) else None,
-        approx_kl=ratio.approx_kl,
-        ess=ratio.ess,
-        log_ratio_abs=ratio.log_ratio_abs,
-        ratio_min=ratio.ratio_min,
-        ratio_max=ratio.ratio_max,
-        newest_version=int(axis.versions.max()) if len(axis) else None,
-        staleness_mean=sum(ages) / len(ages) if ages else None,
-        staleness_max=max(ages, default=None),
-        mixed_version_share=sum(mixed) / max(len(mixed), 1),
-        advantage_mean=None if means is None or not len(means) else float(means.mean()),
-        advantage_sd=None if means is None or len(means) < 2 else float(means.std()),
-        whitened=config.advantage.whitening != "off",
-        policy_loss=None if first is None else first.loss,
-        policy_grad_norm=None if first is None else first.grad_norm,
-        policy_rate=None if first is None else float(learner.policy_optimizer.param_groups[0]["lr"]),
-        value_losses=tuple(update.loss for update in critic_updates),
-        critic_grad_norms=tuple(update.grad_norm for update in critic_updates),
-        critic_rate=float(learner.critic_optimizer.param_groups[0]["lr"]) if learner.critic_optimizer else None,
-        value_mean=None if before is None or not len(before) else float(before.mean()),
-        explained_variance=explained(before),
-        explained_variance_after=explained(fresh),
-        seconds=clock.seconds,
-    )

@@ -88,7 +88,7 @@ class TestFreeze:
     def test_hybrid_matches_linear_mixers(self) -> None:
         import re
 
-        names = ["layers.0.linear_attn.conv1d.weight", "layers.1.self_attn.q_proj.weight", "layers.0.mlp.up_proj.weight"]
+        names = ["layers.0.linear_attn.conv1d.weight", "layers.1.self_attn.q_proj.weight", "layers.0.mlp.up.weight"]
         hit = [any(re.search(p, n) for p in PRESETS["hybrid"].freeze) for n in names]
         assert hit == [True, True, False]
 
@@ -152,7 +152,7 @@ class TestDisk:
             load_critic(path)
 
     def test_errors_name_the_file(self, tmp_path) -> None:
-        with pytest.raises(CriticError, match="not a critic folder"):
+        with pytest.raises(CriticError, match="no critic folder"):
             load_critic(tmp_path)
         _, path = self.made(tmp_path)
         with pytest.raises(CriticError, match="written once"):

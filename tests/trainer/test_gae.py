@@ -26,7 +26,9 @@ VALUES = torch.tensor([0.2, 0.3, 0.5, 0.6])
 LAYOUT = [("p", 2), ("a", 2), ("o", 3), ("a", 2)]
 
 
-def advantages(trajectories: list[Trajectory], values: Tensor, bootstrap: Tensor | None = None, **fields: object) -> Tensor:
+def advantages(
+    trajectories: list[Trajectory], values: Tensor, bootstrap: Tensor | None = None, **fields: object
+) -> Tensor:
     axis = action_axis(trajectories)
     config = AdvantageConfig.model_validate(fields)
     bootstrap = torch.zeros(len(trajectories)) if bootstrap is None else bootstrap
@@ -49,7 +51,9 @@ class TestGoldenNumbers:
         np.testing.assert_allclose(got, [0.567593, 0.561111, 0.433333, 0.400000], atol=5e-7)
 
     def test_lambda_one(self) -> None:
-        np.testing.assert_allclose(advantages([build(LAYOUT)], VALUES, lambda_policy=1.0), [0.8, 0.7, 0.5, 0.4], atol=1e-7)
+        np.testing.assert_allclose(
+            advantages([build(LAYOUT)], VALUES, lambda_policy=1.0), [0.8, 0.7, 0.5, 0.4], atol=1e-7
+        )
 
     def test_system_cut_bootstraps(self) -> None:
         got = advantages([build(LAYOUT, reward=None)], VALUES, torch.tensor([0.7]))
@@ -92,13 +96,17 @@ class TestInvariants:
         observations=st.lists(st.integers(0, 6), min_size=5, max_size=5),
         seed=st.integers(0, 1000),
     )
-    def test_inserting_observations_changes_no_advantage(self, actions: list[int], observations: list[int], seed: int) -> None:
+    def test_inserting_observations_changes_no_advantage(
+        self, actions: list[int], observations: list[int], seed: int
+    ) -> None:
         plain = build([("p", 2), *(("a", n) for n in actions)], seed=seed)
         filled = [("p", 2)]
         for n, gap in zip(actions, observations, strict=False):
             filled += [("a", n)] + ([("o", gap)] if gap else [])
         values = torch.randn(sum(actions), generator=torch.Generator().manual_seed(seed))
-        torch.testing.assert_close(advantages([build(filled, seed=seed)], values), advantages([plain], values), rtol=0, atol=0)
+        torch.testing.assert_close(
+            advantages([build(filled, seed=seed)], values), advantages([plain], values), rtol=0, atol=0
+        )
 
     @settings(max_examples=40, deadline=None)
     @given(

@@ -42,9 +42,7 @@ def test_equals_log_softmax_forward_and_backward(chunk: int, biased: bool) -> No
     want = plain(hidden, weight, b, targets)
     got = action_logprobs(hidden, weight, targets, b, logit_budget=chunk * VOCAB)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    for ours, theirs in zip(
-        torch.autograd.grad(got, inputs, up), torch.autograd.grad(want, inputs, up), strict=True
-    ):
+    for ours, theirs in zip(torch.autograd.grad(got, inputs, up), torch.autograd.grad(want, inputs, up), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 

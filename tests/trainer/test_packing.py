@@ -59,8 +59,12 @@ def test_a_pad_id_that_equals_a_sampled_id_loses_no_token() -> None:
     """pad == eos: masks come from versions, never from ids."""
     trajectory = build([("p", 2), ("a", 3)])
     zeros = type(trajectory)(
-        np.zeros_like(trajectory.tokens), trajectory.logprobs, trajectory.versions, trajectory.spans,
-        trajectory.outcome, trajectory.identity,
+        np.zeros_like(trajectory.tokens),
+        trajectory.logprobs,
+        trajectory.versions,
+        trajectory.spans,
+        trajectory.outcome,
+        trajectory.identity,
     )
     assert len(action_axis([zeros])) == 3
 
@@ -93,7 +97,9 @@ class TestRefused:
         with pytest.raises(UntrainableError, match="without a critic"):
             action_axis([cut], bootstraps=False)
 
-    def test_mask_shifted_by_one_meets_missing_log_probabilities_and_stops(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_mask_shifted_by_one_meets_missing_log_probabilities_and_stops(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(packing, "action_positions", lambda t: np.flatnonzero(t.action_mask) - 1)
         with pytest.raises(UntrainableError, match="token 1 is to be trained but has no recorded log-probability"):
             action_axis([build([("p", 2), ("a", 2)])])

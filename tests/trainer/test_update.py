@@ -17,15 +17,9 @@ from trainer.controls import control
 from trainer.critic import Critic, freeze_for_rl
 from trainer.optim import NonFiniteGradientError, TrainingSetupError, clipped_step, gradients, warmed_rate
 from trainer.packing import action_axis, pack
+from trainer.passes import accumulate_policy_gradient, accumulate_value_gradient, read_logprobs, read_values
 from trainer.statistics import StepMetrics
-from trainer.update import (
-    Learner,
-    accumulate_policy_gradient,
-    accumulate_value_gradient,
-    read_logprobs,
-    read_values,
-    sao_step,
-)
+from trainer.update import Learner, sao_step
 
 from .tiny import build, mixed_batch, step_config
 from .tiny_models import on_policy, plain_logprobs, tiny_policy
@@ -95,7 +89,7 @@ class TestGradients:
         assert loss == pytest.approx(float(total.detach()) / n, abs=EXACT)
 
     def test_policy_gradient_equals_finite_differences(self, policy64: nn.Module) -> None:
-        """Along random directions: with f(r) A held fixed (the stop-gradient), d loss / d theta by central differences."""
+        """Along random directions, by central differences, with f(r) A held fixed (the stop-gradient)."""
         batch = off_policy_batch(policy64)
         config = step_config(packing={"token_budget": 30})
         axis = action_axis(batch)
@@ -191,7 +185,9 @@ class TestNoDependenceOnPacking:
         for budget, order in ((10_000, 1), (20, -1)):
             learner = learner64(policy64, packing={"token_budget": budget})
             sao_step(learner, batch[::order], step=0, version=1)
-            ends.append({n: p.detach().clone() for n, p in (*learner.policy.named_parameters(), *named(learner.critic))})
+            ends.append(
+                {n: p.detach().clone() for n, p in (*learner.policy.named_parameters(), *named(learner.critic))}
+            )
         # Adam divides by |gradient| and GAE's results are fp32: looser than the gradients themselves
         assert_same(ends[0], ends[1], atol=1e-6)
 
@@ -269,9 +265,7 @@ class TestStep:
         events: list[str] = []
         for name in ("critic_update", "actor_update", "read_values"):
             original = getattr(update, name)
-            monkeypatch.setattr(
-                update, name, lambda *a, _n=name, _f=original, **k: (events.append(_n), _f(*a, **k))[1]
-            )
+            monkeypatch.setattr(update, name, lambda *a, _n=name, _f=original, **k: (events.append(_n), _f(*a, **k))[1])
         run(make_learner(), mixed_batch())
         # the first reading is the bootstrap of the system cut: once, before any update
         assert events == ["read_values", "critic_update", "critic_update", "read_values", "actor_update"]

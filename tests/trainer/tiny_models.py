@@ -1,5 +1,5 @@
-"""Tiny models for the trainer's tests. fp64 models are fp64 throughout (norms included), so that agreements to 1e-10 and
-finite differences mean something."""
+"""Tiny models for the trainer's tests. fp64 models are fp64 throughout (norms included), so that agreements to 1e-10
+and finite differences mean something."""
 
 from __future__ import annotations
 
@@ -78,6 +78,5 @@ def on_policy(policy: nn.Module, trajectories: Sequence[Trajectory], noise: floa
     with torch.no_grad():
         recorded = [plain_logprobs(policy, t).double().numpy() for t in trajectories]
     return [
-        with_logprobs(t, p + noise * rng.standard_normal(len(p)))
-        for t, p in zip(trajectories, recorded, strict=True)
+        with_logprobs(t, p + noise * rng.standard_normal(len(p))) for t, p in zip(trajectories, recorded, strict=True)
     ]

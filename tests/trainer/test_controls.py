@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from trainer.config import AdvantageKind, ObjectiveName, StepConfig
+from trainer.controls import (
+    CONTROLS,
+    ControlError,
+    RewardHistory,
+    control,
+    critic_free_advantages,
+    group_advantages,
+    running_mean_advantages,
+)
+
+PROMPT, GLOBAL = AdvantageKind.RUNNING_PROMPT, AdvantageKind.RUNNING_GLOBAL
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", list(CONTROLS))
+    def test_each_is_a_valid_variant_of_the_runs_own(self, name: str) -> None:
+        base = StepConfig.model_validate({"packing": {"token_budget": 123}})
+        assert control(name, base).packing.token_budget == 123
+        assert (control(name, base) == base) is (name == "sao")
+
+    def test_what_differs(self) -> None:
+        base = StepConfig()
+        assert control("grpo_clip_higher", base).objective.old_policy == "latest"
+        assert control("grpo_dis", base).objective.name is ObjectiveName.DIS
+        assert control("vapo_no_dis", base).objective.eps_high == 0.28
+        assert control("running_mean_prompt", base).advantage.window == 8
+        assert control("running_mean_global", base).advantage.window == 128
+        assert control("one_critic_update", base).critic.updates == 1
+        assert control("full_critic", base).critic.freeze == "none"
+
+    def test_unknown(self) -> None:
+        with pytest.raises(ControlError, match="choose one of sao"):
+            control("gspo", StepConfig())
+
+
+class TestGroup:
+    def test_by_hand(self) -> None:
+        got = group_advantages([1, 0, 0, 1, 1], ["a", "b", "a", "b", "a"])
+        sd = math.sqrt(((1 / 3) ** 2 * 2 + (2 / 3) ** 2) / 2)
+        want = [1 / 3 / sd, -0.5 / math.sqrt(0.5), -2 / 3 / sd, 0.5 / math.sqrt(0.5), 1 / 3 / sd]
+        assert got == pytest.approx(want, abs=1e-5)
+
+    def test_equal_rewards_are_zero(self) -> None:
+        assert group_advantages([1, 1], ["a", "a"]) == [0, 0]
+
+    def test_a_group_of_one_is_an_error(self) -> None:
+        with pytest.raises(ControlError, match="'b' and 0 more have one trajectory"):
+            group_advantages([1, 1, 0], ["a", "a", "b"])
+
+
+class TestRunningMean:
+    def test_per_prompt_window(self) -> None:
+        history = RewardHistory({"a": (0.0, 1.0, 1.0)}, (0.0, 1.0, 1.0))
+        got, after = running_mean_advantages([1.0], ["a"], history, PROMPT, 3)
+        assert got == pytest.approx([1 - 2 / 3])
+        assert after.by_prompt["a"] == (1.0, 1.0, 1.0)
+        assert history.by_prompt["a"] == (0.0, 1.0, 1.0)
+
+    def test_the_own_reward_never_enters_its_baseline(self) -> None:
+        first, after = running_mean_advantages([1.0, 0.0, 0.0], ["a", "b", "c"], RewardHistory(), PROMPT, 8)
+        assert first == pytest.approx([1.0, -0.5, -0.5])  # no past: the mean of the others
+        second, _ = running_mean_advantages([1.0, 1.0], ["a", "new"], after, PROMPT, 8)
+        assert second == pytest.approx([0.0, 1 - 1 / 3])  # own past; a new prompt: everyone's past
+        assert running_mean_advantages([1.0], ["a"], RewardHistory(), PROMPT, 8)[0] == [1.0]
+
+    def test_global_window(self) -> None:
+        history = RewardHistory({"a": (1.0,)}, (0.0, 0.0, 1.0, 1.0))
+        got, after = running_mean_advantages([1.0, 0.0], ["a", "a"], history, GLOBAL, 4)
+        assert got == pytest.approx([0.5, -0.5])
+        assert after.overall == (1.0, 1.0, 1.0, 0.0)
+
+    def test_history_is_a_plain_value(self) -> None:
+        history = RewardHistory().extended([1.0, 0.0], ["a", "b"], 8)
+        assert RewardHistory.from_dict(json.loads(json.dumps(history.to_dict()))) == history
+
+
+def test_every_action_token_gets_its_trajectorys_advantage() -> None:
+    got, _ = critic_free_advantages([1.0, 0.0], ["a", "a"], torch.tensor([2, 1]), RewardHistory(), GLOBAL, 8)
+    assert got.tolist() == [1.0, 1.0, -1.0]
+    assert got.dtype == torch.float32
