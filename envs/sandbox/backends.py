@@ -32,12 +32,11 @@ def make_backend(kind: str, run_id: str) -> SandboxBackend:
                 raise
             reason = str(error)
     from envs.sandbox.embedded import EmbeddedBackend
-    from envs.sandbox.namespaces import launcher
 
-    launcher()
+    embedded = EmbeddedBackend(run_id)
     log.warning(
         "EMBEDDED SANDBOX: commands run in namespaces of this machine, sharing its kernel, /usr and Python read-only, "
         "without an image; fit for trusted demo tasks, not for hostile code.%s",
         f" Why: {reason}" if reason else "",
     )
-    return EmbeddedBackend(run_id)
+    return embedded

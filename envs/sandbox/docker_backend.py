@@ -88,6 +88,7 @@ class DockerSandbox(ChannelledSandbox):
         self._stream = SandboxStream(self.channel, multiplexed=True)
         self._started = time.time()
         self._closing: asyncio.Task[None] | None = None
+        self._unfinished: asyncio.Future[socket.socket] | None = None
         self.container_id = ""
 
     def _write(self, data: bytes) -> None:
@@ -100,8 +101,7 @@ class DockerSandbox(ChannelledSandbox):
             sock = await asyncio.shield(work)
         except asyncio.CancelledError:
             # The call goes on in its thread; what it makes must not outlive us.
-            sock = (await asyncio.wait([work]))[0].pop().result() if not work.done() else work.result()
-            sock.close()
+            self._unfinished = work
             raise
         await self._stream.connect(sock)
         self._write(channel_script(self.spec, self.channel.nonce))
@@ -182,6 +182,9 @@ class DockerSandbox(ChannelledSandbox):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._unfinished is not None:
+            with contextlib.suppress(Exception):  # a start that failed has removed what it made
+                (await self._unfinished).close()
         self._stream.close()
         self.channel.lost()
         try:

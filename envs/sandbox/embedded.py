@@ -31,7 +31,7 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
-from envs.sandbox.namespaces import bubblewrap_command, launcher, write_etc
+from envs.sandbox.namespaces import bubblewrap_command, find_launcher, unshare_command, write_etc
 from envs.sandbox.owner import owner_alive, owner_id
 from envs.sandbox.stream import SandboxStream
 
@@ -55,16 +55,17 @@ class EmbeddedSandbox(ChannelledSandbox):
         work = self.folder / "work"
         work.mkdir(parents=True)
         self.group = await asyncio.to_thread(make_group, self.sandbox_id, self.spec.limits)
-        argv = self._backend.command(self.spec, work, etc)
         # The shell enters the control groups itself, so that no process of the sandbox is ever outside.
         enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
-        with theirs, (self.folder / "messages").open("wb") as messages:
+        with theirs, (self.folder / "messages").open("wb") as messages, (self.folder / "args").open("w+b") as args:
+            argv = self._backend.command(self.spec, work, etc, args.fileno())
             # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 ["/bin/sh", "-c", enter, "sandbox", *argv],
                 stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=messages, cwd="/", start_new_session=True,
+                pass_fds=[args.fileno()],
             )  # fmt: skip
         await self._stream.connect(ours)
         self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
@@ -121,14 +122,18 @@ class EmbeddedSandbox(ChannelledSandbox):
 class EmbeddedBackend(SandboxBackend):
     name = "embedded"
 
-    def __init__(self, run_id: str, *, temp: Path | None = None) -> None:
+    def __init__(self, run_id: str, *, temp: Path | None = None, launcher: str | None = None) -> None:
+        """`launcher`: "bwrap" or "unshare"; None takes what works here. Raises BackendUnavailable."""
         self.run_id = run_id
+        self.launcher = find_launcher(launcher)
         self._temp = temp or Path(tempfile.gettempdir())
         self._root: Path | None = None
         self._live: set[EmbeddedSandbox] = set()
 
-    def command(self, spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
-        return bubblewrap_command(spec, work, etc)
+    def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int) -> list[str]:
+        if self.launcher == "unshare":
+            return unshare_command(spec, work, etc)
+        return bubblewrap_command(spec, work, etc, arguments_fd)
 
     def shell_limits(self, spec: SandboxSpec, group: Group) -> str:
         """Resource limits for what control groups do not cover here."""
@@ -140,7 +145,7 @@ class EmbeddedBackend(SandboxBackend):
         return "\n".join(lines)
 
     async def check(self) -> None:
-        await asyncio.to_thread(launcher)
+        await asyncio.to_thread(find_launcher, self.launcher)
 
     def _folder(self) -> Path:
         if self._root is None:
@@ -150,7 +155,6 @@ class EmbeddedBackend(SandboxBackend):
         return self._root
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        await self.check()
         root = self._folder()
         sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
         sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])

@@ -15,6 +15,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from envs.sandbox.channelled import BASE_ENV
 from envs.sandbox.contract import BackendUnavailable, SandboxSpec
 
 HOME = "/root"
@@ -53,65 +54,73 @@ def _tree() -> list[tuple[str, Path]]:
     return found
 
 
-def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
+def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     size = str(spec.limits.disk_bytes)
-    command = [
-        "bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--uid", "0", "--gid", "0", "--hostname", "sandbox", "--clearenv",
-    ]  # fmt: skip
+    words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    words += ["--uid", "0", "--gid", "0", "--hostname", "sandbox", "--clearenv"]
     for how, path in _tree():
-        command += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
-    command += [
-        "--size",
-        size,
-        "--tmpfs",
-        "/tmp",
-        "--size",
-        size,
-        "--tmpfs",
-        HOME,
-        "--dir",
-        "/run",
-        "--dir",
-        "/var/tmp",
-    ]
+        words += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
+    words += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", HOME, "--dir", "/run", "--dir", "/var/tmp"]
     for file in sorted(etc.iterdir()):
-        command += ["--ro-bind", str(file), f"/etc/{file.name}"]
+        words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     for name in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"):
-        command += ["--ro-bind-try", name, name]
+        words += ["--ro-bind-try", name, name]
     if prefix := python_prefix():
-        command += ["--ro-bind", str(prefix), str(prefix)]
-    command += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    command += ["--bind", str(work), spec.workdir, "--remount-ro", "/", "--chdir", "/"]
+        words += ["--ro-bind", str(prefix), str(prefix)]
+    words += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    words += ["--bind", str(work), spec.workdir, "--remount-ro", "/", "--chdir", "/"]
     for name, value in environment(spec).items():
-        command += ["--setenv", name, value]
-    return [*command, "--", "/bin/sh"]
+        words += ["--setenv", name, value]
+    return words
+
+
+def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int) -> list[str]:
+    """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
+    data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, work, etc))
+    os.write(arguments_fd, data)
+    os.lseek(arguments_fd, 0, os.SEEK_SET)
+    return ["bwrap", "--args", str(arguments_fd), "--", "/bin/sh"]
+
+
+def unshare_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
+    root = work.parent / "root"
+    root.mkdir()
+    words = [str(root), str(work), spec.workdir, str(etc), str(python_prefix() or "-"), str(spec.limits.disk_bytes)]
+    words += [f"{name}={value}" for name, value in environment(spec).items()]
+    return [*_UNSHARE, "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:
-    from envs.sandbox.channelled import BASE_ENV
-
     return {**BASE_ENV, "PATH": inner_path(), **spec.env}
 
 
+_UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--net", "--ipc", "--uts"]
+_TRIALS = {
+    "bwrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"],
+    "unshare": [*_UNSHARE, "--mount-proc", "setpriv", "--bounding-set", "-all", "--no-new-privs", "true"],
+}
+
+
 @cache
-def launcher() -> str:
-    """ "bwrap" or "unshare", whichever works here; BackendUnavailable with the reason otherwise."""
+def _fault(name: str) -> str:
+    """Why this launcher does not work here; empty when it does."""
+    if shutil.which(name) is None:
+        return f"{name} is not installed"
+    try:
+        done = subprocess.run(_TRIALS[name], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{name}: {error}"
+    return "" if done.returncode == 0 else f"{name}: {done.stderr.strip() or f'exit code {done.returncode}'}"
+
+
+def find_launcher(wanted: str | None = None) -> str:
+    """"bwrap", or "unshare" where that is absent; BackendUnavailable with the reason when neither works."""
     if sys.platform != "linux":
         raise BackendUnavailable("the embedded sandbox needs Linux namespaces; on this system use --sandbox docker")
-    reasons = []
-    trials = {
-        "bwrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"],
-        "unshare": ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--net", "true"],
-    }  # fmt: skip
-    for name, trial in trials.items():
-        if shutil.which(name) is None:
-            reasons.append(f"{name} is not installed")
-            continue
-        done = subprocess.run(trial, capture_output=True, text=True, timeout=20)
-        if done.returncode == 0:
+    names = [wanted] if wanted else list(_TRIALS)
+    for name in names:
+        if not _fault(name):
             return name
-        reasons.append(f"{name}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     switches = []
     for switch, bad in (
         ("user/max_user_namespaces", "0"),
@@ -122,6 +131,6 @@ def launcher() -> str:
         if file.exists() and file.read_text().strip() == bad:
             switches.append(f"{switch.replace('/', '.')} = {bad}")
     raise BackendUnavailable(
-        f"the embedded sandbox cannot run here ({'; '.join(reasons)}{'; ' if switches else ''}{', '.join(switches)}). "
-        "Install bubblewrap (Debian: apt-get install bubblewrap) and allow user namespaces, or use --sandbox docker."
+        f"the embedded sandbox cannot run here ({'; '.join([*map(_fault, names), *switches])}). Install bubblewrap "
+        "(Debian: apt-get install bubblewrap) and allow user namespaces, or use --sandbox docker."
     )

@@ -1,0 +1,59 @@
+#!/bin/sh
+# The embedded sandbox without bubblewrap: builds its root and becomes its init. Run by `unshare` as user 0 of a new user
+# namespace with new mounts and a new process table:
+#
+#     sh namespaces.sh NEWROOT WORK WORKDIR ETC PREFIX SIZE NAME=VALUE...
+#
+# PREFIX is shown read-only at its own path, or "-". Same view as the bubblewrap command in namespaces.py. The sandbox's
+# shell gets no capabilities; this init ends when it ends, and everything else in the process table with it.
+set -e
+root=$1 work=$2 workdir=$3 etc=$4 prefix=$5 size=$6
+shift 6
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+
+show() { # PATH: read-only at the same place
+    mkdir -p "$root$1"
+    mount --rbind "$1" "$root$1"
+    mount -o remount,bind,ro,nosuid "$root$1" 2>/dev/null || mount -o remount,bind,ro,nosuid,nodev "$root$1"
+}
+space() { # PATH
+    mkdir -p "$root$1"
+    mount -t tmpfs -o "size=$size,mode=755,nosuid,nodev" tmpfs "$root$1"
+}
+
+mount -t tmpfs -o "size=16m,mode=755" tmpfs "$root"
+for path in /usr /bin /sbin /lib /lib32 /lib64 /libx32; do
+    if [ -L "$path" ]; then ln -s "$(readlink "$path")" "$root$path"; elif [ -d "$path" ]; then show "$path"; fi
+done
+space /tmp
+space /root
+mkdir -p "$root/run" "$root/var/tmp" "$root/etc" "$root/dev" "$root/proc"
+cp "$etc"/* "$root/etc/"
+for path in /etc/ld.so.cache /etc/ld.so.conf; do [ ! -e "$path" ] || cp "$path" "$root$path"; done
+for path in /etc/ld.so.conf.d /etc/alternatives; do [ ! -d "$path" ] || cp -a "$path" "$root$path"; done
+[ "$prefix" = - ] || show "$prefix"
+mount -t tmpfs -o "size=64k,mode=755,nosuid" tmpfs "$root/dev"
+for name in null zero full random urandom tty; do
+    : >"$root/dev/$name"
+    mount --bind "/dev/$name" "$root/dev/$name"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+ln -s /proc/self/fd/0 "$root/dev/stdin"
+ln -s /proc/self/fd/1 "$root/dev/stdout"
+ln -s /proc/self/fd/2 "$root/dev/stderr"
+space /dev/shm
+mount -o remount,ro,nosuid "$root/dev"
+mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+mkdir -p "$root$workdir"
+mount --bind "$work" "$root$workdir"
+mkdir "$root/.old"
+cd "$root"
+pivot_root . .old
+cd /
+umount -l /.old
+rmdir /.old
+mount -o remount,ro /
+hostname sandbox 2>/dev/null || true
+# Not exec: this shell stays as init, so that an orphan of a command is never taken for a child of the channel.
+setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs env -i "$@" /bin/sh

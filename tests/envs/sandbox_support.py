@@ -1,0 +1,68 @@
+"""What the sandbox tests share: the backends to run on, and one sandbox for the length of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from envs.sandbox import BackendUnavailable, SandboxLimits, SandboxSpec
+from envs.sandbox.contract import Sandbox, SandboxBackend
+
+KINDS = ["embedded", "unshare", pytest.param("docker", marks=pytest.mark.docker)]
+"""unshare: the embedded backend where bubblewrap is absent."""
+
+
+def make(kind: str, run_id: str = "test") -> SandboxBackend:
+    if kind == "docker":
+        from envs.sandbox.docker_backend import DockerBackend
+
+        return DockerBackend(run_id)
+    from envs.sandbox.embedded import EmbeddedBackend
+
+    try:
+        return EmbeddedBackend(run_id, launcher="unshare" if kind == "unshare" else "bwrap")
+    except BackendUnavailable as error:
+        pytest.skip(f"EMBEDDED TEST NOT RUN: {error}")
+
+
+def spec(**changes: Any) -> SandboxSpec:
+    limits = {name: changes.pop(name) for name in list(changes) if name in SandboxLimits.__dataclass_fields__}
+    return SandboxSpec(limits=SandboxLimits(**limits), **changes)
+
+
+@contextlib.asynccontextmanager
+async def sandbox(kind: str, **changes: Any) -> AsyncIterator[Sandbox]:
+    backend = make(kind)
+    try:
+        async with await backend.start(spec(**changes)) as box:
+            yield box
+    finally:
+        await backend.close()
+
+
+def in_sandbox(kind: str, test: Callable[[Sandbox], Awaitable[None]], **changes: Any) -> None:
+    async def main() -> None:
+        async with sandbox(kind, **changes) as box:
+            await test(box)
+
+    asyncio.run(main())
+
+
+async def processes(box: Sandbox) -> list[str]:
+    """Names of all processes in the sandbox, by the sandbox's own process table."""
+    result = await box.exec('for p in /proc/[0-9]*; do read -r c <"$p/comm" && echo "${p#/proc/} $c"; done 2>/dev/null')
+    return [line.split(" ", 1)[1] for line in result.text.splitlines()]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
