@@ -119,7 +119,8 @@ def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float)
     if result.timed_out:
         reason = f"the tests did not end within {timeout_s:g} s"
         return TestRun(ParsedLog(), log, result.exit_code, seconds, reason)
-    body, exit_code = log, result.exit_code
+    body = log
+    exit_code: int | None = result.exit_code
     suspicious = []
     if _START in row.eval_script:
         # The marks reach the log through `set -x`; the script goes on after the tests, so its exit code says nothing.
@@ -129,7 +130,7 @@ def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float)
                 f"the log has {log.count(_START)} start and {log.count(_END)} end marks, expected one each"
             )
         body = log.split(_START, 1)[-1].split("\n", 1)[-1].rsplit("\n+ : '" + _END, 1)[0]
-        exit_code = -1
+        exit_code = None
     parsed = parse_log(row.log_parser, body, exit_code, {*row.fail_to_pass, *row.pass_to_pass})
     if result.truncated:
         parsed.distrust(f"the log is too long: {result.truncated} bytes are missing from its middle")

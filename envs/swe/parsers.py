@@ -43,13 +43,13 @@ class ParsedLog:
         return self
 
 
-Parser = Callable[[str, int, Collection[str]], ParsedLog]
-"""Log text, exit code of the eval script, test ids that the row names."""
+Parser = Callable[[str, int | None, Collection[str]], ParsedLog]
+"""Log text, exit code of the test command (None: unknown), test ids that the row names."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def parse_log(name: str, log: str, exit_code: int, known: Collection[str]) -> ParsedLog:
+def parse_log(name: str, log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
     """`log` without colours. Raises TaskError for an unknown parser."""
     return find_parser(name)(_ANSI.sub("", log).replace("\r\n", "\n"), exit_code, known)
 
@@ -91,7 +91,7 @@ def _verdict(line: str) -> Outcome | None:
     return _WORDS[found["word"].split(" '")[0].split(' "')[0]] if found else None
 
 
-def parse_unittest(log: str, exit_code: int, known: Collection[str]) -> ParsedLog:
+def parse_unittest(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
     lines = log.split("\n")
     end = _end_of_verbose(lines)
     tests = _verbose_tests(lines[:end])
@@ -169,7 +169,7 @@ def _settle(test: _Test, is_problem: bool, fixture_problems: int) -> tuple[Outco
     return verdicts[0], ""
 
 
-def _check_unittest_summary(parsed: ParsedLog, log: str, exit_code: int, started: int) -> ParsedLog:
+def _check_unittest_summary(parsed: ParsedLog, log: str, exit_code: int | None, started: int) -> ParsedLog:
     summaries = list(_RAN.finditer(log))
     if len(summaries) != 1:
         return parsed.distrust(f"{len(summaries)} lines 'Ran N tests' in the log, expected one")
@@ -184,7 +184,7 @@ def _check_unittest_summary(parsed: ParsedLog, log: str, exit_code: int, started
     bad = any(outcome in (Outcome.FAILED, Outcome.ERROR, Outcome.XPASS) for outcome in parsed.outcomes.values())
     if result["word"] == "OK" and bad:
         return parsed.distrust("the summary says OK, the lines above do not")
-    if result["word"] == "OK" and exit_code != 0:
+    if result["word"] == "OK" and exit_code not in (0, None):
         return parsed.distrust(f"the summary says OK, the exit code is {exit_code}")
     return parsed
 
@@ -201,7 +201,7 @@ _SHORT_LINE = re.compile(r"(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P
 _COUNTED = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "xfailed": Outcome.XFAIL, "xpassed": Outcome.XPASS}
 
 
-def parse_pytest(log: str, exit_code: int, known: Collection[str]) -> ParsedLog:
+def parse_pytest(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
     lines = log.split("\n")
     parsed = ParsedLog()
     finals = [i for i, line in enumerate(lines) if _FINAL.match(line)]
@@ -213,7 +213,7 @@ def parse_pytest(log: str, exit_code: int, known: Collection[str]) -> ParsedLog:
             found.append((match["id"], Outcome(match["word"])))
     last = finals[-1] if finals else len(lines)
     for line in lines[shorts[-1] + 1 : last] if shorts else []:
-        if (match := _SHORT_LINE.match(line)) and (name := _short_id(match["rest"], known)):
+        if (match := _SHORT_LINE.match(line)) and (name := _short_id(match["word"], match["rest"], known)):
             found.append((name, Outcome(match["word"])))
     for name, outcome in found:
         before = parsed.outcomes.get(name, outcome)
@@ -236,12 +236,19 @@ def parse_pytest(log: str, exit_code: int, known: Collection[str]) -> ParsedLog:
     return parsed
 
 
-def _short_id(rest: str, known: Collection[str]) -> str | None:
-    """Id of a `-rA` line; FAILED and XFAIL lines go on with ` - message`, ids may hold ` - ` themselves."""
+def _short_id(word: str, rest: str, known: Collection[str]) -> str | None:
+    """Id of a `-rA` line. PASSED lines end with it; the others go on with ` - message`, and ids may hold ` - ` too."""
+    if word == "PASSED":
+        return rest
     if rest.startswith("["):  # SKIPPED [1] file:line: reason names no test
         return None
     hits = [name for name in known if rest == name or rest.startswith(name + " - ")]
-    return max(hits, key=len) if hits else rest.split(" - ", 1)[0]
+    if hits:
+        return max(hits, key=len)
+    for cut in re.finditer(" - ", rest):
+        if rest.count("[", 0, cut.start()) == rest.count("]", 0, cut.start()):
+            return rest[: cut.start()]
+    return rest
 
 
 # --- registry -------------------------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ OLD = "tests.test_old.TestOld.test_x"
 EVAL = "cd /testbed && python3 -m unittest -v tests.test_cart tests.test_old 2>&1\n"
 
 
-def tiny_task(files: dict[str, str] | None = None, **row: Any) -> Task:
-    files = {**FILES, **(files or {})}
+def tiny_task(more_files: dict[str, str] | None = None, **row: Any) -> Task:
+    files = {**FILES, **(more_files or {})}
     columns: dict[str, Any] = {
         "instance_id": "tiny-1",
         "base_commit": commit_id(files),
