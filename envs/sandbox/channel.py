@@ -39,6 +39,7 @@ BLOCK = 2048
 FLUSH_AFTER_S = 0.1
 STOP_LIMIT_S = 20.0
 MAX_COMMAND = 1 << 20
+PART = 30_000
 TIMED_OUT_CODE = 124
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -160,8 +161,8 @@ class Channel:
         while match := self._pattern.search(buffer):
             seq, kind, words = int(match[1]), match[2].decode(), match[3].decode("utf-8", "replace").split()
             before, length = bytes(buffer[: match.start()]), match.end() - match.start()
-            # A frame of another process may have split one: the first half waits for its second.
-            hold = self._held(before)
+            # A frame of a process other than the filter may have split one: the first half waits for its second.
+            hold = self._held(before) if kind in "DXSF" else 0
             self._data(before[: len(before) - hold])
             buffer[: match.end()] = before[len(before) - hold :]
             self._frame(seq, kind, words, length)
@@ -268,9 +269,10 @@ class Channel:
         request = self._request = _Request(self._next())
         started = time.monotonic()
         self._dirty = True
-        self._send(
-            "run", str(request.seq), str(reads), str(max(1, cap - reads * BLOCK)), *map(quote, (cwd, prelude, command))
-        )
+        # One argument of a program may have 128 KiB; a longer command is put together again inside.
+        parts = [command[at : at + PART] for at in range(0, len(command), PART)] or [""]
+        sizes = (str(request.seq), str(reads), str(max(1, cap - reads * BLOCK)))
+        self._send("run", *sizes, *map(quote, (cwd, prelude, *parts)))
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
         force_at = time.monotonic() + 2.0
         while not timed_out and not request.complete and not request.nofork:

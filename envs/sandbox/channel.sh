@@ -38,7 +38,8 @@ filter() {
     read -r pid _ </proc/self/stat
     frame "$1" B "$pid"
     r=$(export LC_ALL=C; exec dd bs=2048 count="$2" 2>&1 >&3)
-    r=${r%% records*}
+    r=${r%% records in*}
+    r=${r##*"$NL"}
     case $r in
     *[!0-9+]* | '') frame "$1" C; exec cat >/dev/null 3>&- ;;
     esac
@@ -51,7 +52,7 @@ filter() {
     frame "$1" C
 }
 
-# run SEQ READS TAIL CWD EXPORTS COMMAND
+# run SEQ READS TAIL CWD EXPORTS COMMAND-IN-PARTS...
 run() {
     seq=$1
     {
@@ -60,7 +61,9 @@ run() {
             echo 500 2>/dev/null >/proc/self/oom_score_adj
             cd -- "$4" || exit 126
             eval "$5"
-            exec $S sh -c "$6"
+            shift 5
+            [ $# -gt 1 ] || exec $S sh -c "$1"
+            exec $S sh -c 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"' sh "$@"
         )
         code=$?
         printf '%s%s %s E %d\n' "$R" "$N" "$seq" $code
