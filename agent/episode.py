@@ -1,6 +1,6 @@
 """One episode: a policy, a chat format and an environment make one trajectory.
 
-    env.reset → first prompt ids → [ generate → append action → parse → env.step per call → append observation ]* → grade
+    env.reset → first prompt → [ generate → append action → parse → env.step per call → append observation ]* → grade
 
 Limits are checked before every generation, in this order; the first that is reached ends the episode:
     1. the system's cut          → cut (SYSTEM_CUT), not graded

@@ -180,7 +180,7 @@ class Fleet:
         self._faults: list[str] = []
         self._fatal: BaseException | None = None
 
-    async def run(self, plan: Iterable[Draw], resume: Resume = Resume()) -> FleetReport:  # noqa: B008 - frozen
+    async def run(self, plan: Iterable[Draw], resume: Resume = Resume()) -> FleetReport:
         """Run the plan to its end or to the stop. Raises FaultStorm, or whatever broke the fleet."""
         self._report, self._faults, self._fatal = FleetReport(), [], None
         source = iter(plan)
@@ -275,9 +275,8 @@ class Fleet:
         else:
             report.infra_errors += 1
             detail = error_detail(trajectory)
-            self._faults.append(
-                f"{trajectory.identity.episode_id}, {detail.get('phase')}: {detail.get('kind')}: {detail.get('message')}"
-            )
+            what = f"{detail.get('phase')}: {detail.get('kind')}: {detail.get('message')}"
+            self._faults.append(f"{trajectory.identity.episode_id}, {what}")
             if len(self._faults) >= self.settings.faults_that_stop and self._fatal is None:
                 last = "\n  ".join(self._faults[-3:])
                 self._fatal = FaultStorm(

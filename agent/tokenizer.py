@@ -61,7 +61,7 @@ class Tokenizer:
 
     def __len__(self) -> int:
         """One above the highest id: the least vocabulary size of a model that takes these ids."""
-        return int(len(self.hf))
+        return len(self.hf)
 
     def added_id(self, content: str) -> int:
         """Id of a special or added token. Raises TokenizerError when there is none."""

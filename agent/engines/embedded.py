@@ -23,9 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agent.engines.sampling import UniformStream, check_sampling, sample
 from agent.engines.slots import SavedRow, SlotCache
@@ -87,7 +88,7 @@ class EmbeddedPolicy(Policy):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         *,
         lineage: str = "",
         version: int = 0,
@@ -107,7 +108,7 @@ class EmbeddedPolicy(Policy):
         self.stats = EngineStats()
         self._model = prepare_model(model)
         own_limit = int(model.config.max_position_embeddings)
-        self.max_context = min(max_context or own_limit, own_limit)
+        self.max_context: int = min(max_context or own_limit, own_limit)
         self._vocab = int(model.config.vocab_size)
         self._device = next(model.parameters()).device
         self._max_batch = max_batch

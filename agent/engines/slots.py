@@ -11,6 +11,7 @@ Not thread-safe: only the engine's own thread touches it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def slot_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """SDPA; for one query token the grouped heads become query rows, so that keys and values are never repeated.
 
@@ -76,8 +77,8 @@ class SlotCache(Cache):
     def __init__(self, layers: int) -> None:
         super().__init__(layers=[])
         self._layers = layers
-        self._keys: Tensor | None = None  # [layers, rows, K, columns, D], made when the first states show K and D
-        self._values: Tensor | None = None
+        # Keys and values, [layers, rows, K, columns, D] each, made when the first states show K and D.
+        self._store: tuple[Tensor, Tensor] | None = None
         self._allocated = (0, 0)  # rows, columns
         self._rows: slice | Tensor = slice(0, 0)
         self._at: slice | Tensor = slice(0, 0)
@@ -99,10 +100,9 @@ class SlotCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        if self._keys is None or self._values is None:
-            self._allocate(key_states, value_states)
-        assert self._keys is not None and self._values is not None
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        if self._store is None:
+            self._store = self._allocate(key_states), self._allocate(value_states)
+        keys, values = self._store[0][layer_idx], self._store[1][layer_idx]
         if isinstance(self._rows, slice):
             keys[self._rows, :, self._at] = key_states
             values[self._rows, :, self._at] = value_states
@@ -115,33 +115,30 @@ class SlotCache(Cache):
         return self._seen.stop
 
     def save(self, row: int, length: int) -> SavedRow:
-        assert self._keys is not None and self._values is not None
-        return SavedRow(self._keys[:, row, :, :length].clone(), self._values[:, row, :, :length].clone())
+        """A copy of the first `length` positions of a row that has been computed."""
+        keys, values = (tensor[:, row, :, :length].clone() for tensor in self._store or ())
+        return SavedRow(keys, values)
 
     def restore(self, row: int, saved: SavedRow, length: int) -> None:
         """Put the first `length` positions of a saved row back."""
         self._reserve(row + 1, length)
-        assert self._keys is not None and self._values is not None
-        self._keys[:, row, :, :length] = saved.keys[:, :, :length]
-        self._values[:, row, :, :length] = saved.values[:, :, :length]
+        for tensor, kept in zip(self._store or (), (saved.keys, saved.values), strict=True):
+            tensor[:, row, :, :length] = kept[:, :, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
-        if self._keys is not None and self._values is not None and source != target:
-            self._keys[:, target, :, :length] = self._keys[:, source, :, :length]
-            self._values[:, target, :, :length] = self._values[:, source, :, :length]
+        if source != target:
+            for tensor in self._store or ():
+                tensor[:, target, :, :length] = tensor[:, source, :, :length]
 
     def wipe(self, row: int) -> None:
         """Zero a row: a masked NaN still poisons its row (0 · NaN), so a failed request must not leave one behind."""
-        if self._keys is not None and self._values is not None:
-            self._keys[:, row].zero_()
-            self._values[:, row].zero_()
+        for tensor in self._store or ():
+            tensor[:, row].zero_()
 
-    def _allocate(self, key_states: Tensor, value_states: Tensor) -> None:
+    def _allocate(self, states: Tensor) -> Tensor:
         rows, columns = self._allocated
-        shape = (self._layers, rows, key_states.shape[1], columns)
         # Zeros, not empty: see `wipe`.
-        self._keys = key_states.new_zeros((*shape, key_states.shape[3]))
-        self._values = value_states.new_zeros((*shape, value_states.shape[3]))
+        return states.new_zeros((self._layers, rows, states.shape[1], columns, states.shape[3]))
 
     def _reserve(self, rows: int, columns: int) -> None:
         had_rows, had_columns = self._allocated
@@ -150,7 +147,7 @@ class SlotCache(Cache):
         rows = had_rows if rows <= had_rows else max(rows, 2 * had_rows)
         columns = had_columns if columns <= had_columns else max(columns, 2 * had_columns, _FIRST_COLUMNS)
         self._allocated = rows, columns
-        if self._keys is not None and self._values is not None:
+        if self._store is not None:
             growth = (0, 0, 0, columns - had_columns, 0, 0, 0, rows - had_rows)
-            self._keys = torch.nn.functional.pad(self._keys, growth)
-            self._values = torch.nn.functional.pad(self._values, growth)
+            keys, values = (torch.nn.functional.pad(tensor, growth) for tensor in self._store)
+            self._store = keys, values

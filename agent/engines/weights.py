@@ -1,4 +1,4 @@
-"""Models and weights for the embedded engine: safetensors only, no code from the model folder, everything checked first.
+"""Models and weights for the embedded engine: safetensors only, no code from the model folder, all checked first.
 
 Promises: a model with missing, unexpected or misshapen weights is refused (never filled at random); a weight update is
 checked as a whole before the first tensor changes, so a bad one leaves the old weights untouched.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from agent.engines.slots import ATTENTION
 from agent.policy import EngineError
@@ -40,7 +41,7 @@ def choose_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> Any:
     """A causal LM from a folder with config.json and safetensors. Raises ModelRefused."""
     from transformers import AutoModelForCausalLM
 
@@ -50,7 +51,7 @@ def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> 
             f"{folder}: no config.json, so no Hugging Face model. Point at a folder made by save_pretrained."
         )
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
@@ -60,6 +61,7 @@ def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> 
         )
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise ModelRefused(f"{folder}: cannot load the model ({type(error).__name__}: {error})") from error
+    model, info = loaded
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if info.get(kind):
             raise ModelRefused(
@@ -69,7 +71,7 @@ def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> 
     return model.to(device)
 
 
-def prepare_model(model: nn.Module) -> nn.Module:
+def prepare_model(model: Any) -> Any:
     """Set evaluation mode and slot attention; refuse architectures whose results would depend on the batch."""
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -114,7 +116,7 @@ def read_weights(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]
     return tensors
 
 
-def check_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+def check_weights(model: Any, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Pairs (parameter of the model, new value), complete and of equal shapes, or ModelRefused."""
     own = model.state_dict(keep_vars=True)
     unexpected = sorted(set(tensors) - set(own))

@@ -94,7 +94,8 @@ class QwenRenderer:
             held[mark] = match.group()
             return mark
 
-        spelled = re.compile("|".join(re.escape(token) for token in sorted(self.tokenizer.added, key=len, reverse=True)))
+        longest_first = sorted(self.tokenizer.added, key=len, reverse=True)
+        spelled = re.compile("|".join(map(re.escape, longest_first)))
         safe = []
         for message in messages:
             content = message.get("content")

@@ -1,4 +1,4 @@
-"""A tiny random Qwen3 model and a tiny byte-level BPE tokenizer with a Qwen-style chat template, made once a session."""
+"""A tiny random Qwen3 model, a tiny BPE tokenizer with a Qwen-style chat template, and a world of a few files."""
 
 from __future__ import annotations
 

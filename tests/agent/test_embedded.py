@@ -41,6 +41,11 @@ def make(model, **options) -> EmbeddedPolicy:
     return EmbeddedPolicy(model, threads=1, **options)
 
 
+async def sampled(policy, tokens: int) -> None:
+    while policy.stats.sampled_tokens < tokens:  # noqa: ASYNC110 - the engine lives in another thread
+        await asyncio.sleep(0.001)
+
+
 async def ask(policy, prompt, seed=0, n=20, episode="", stop=(STOP,)):
     return await policy.generate(prompt, max_new_tokens=n, stop_ids=stop, seed=seed, episode_id=episode)
 
@@ -133,8 +138,7 @@ def test_weight_update_in_flight_changes_version_and_distribution_at_the_same_to
         policy = make(make_model(0), max_batch=4)
         prompts = [prompt_of(i, 20 + 13 * i) for i in range(6)]  # two of them still wait
         running = [asyncio.create_task(ask(policy, p, i, 300, f"e{i}", stop=())) for i, p in enumerate(prompts)]
-        while policy.stats.sampled_tokens < 80:
-            await asyncio.sleep(0.001)
+        await sampled(policy, 80)
         await policy.update_weights(new.state_dict(), 5)
         assert policy.version == 5
         crossed = 0
@@ -205,8 +209,7 @@ def test_abort_and_drain(make_model) -> None:
         policy = make(make_model(), max_batch=2)
         prompts = [prompt_of(i, 10) for i in range(3)]
         running = [asyncio.create_task(ask(policy, p, i, 480, f"e{i}", stop=())) for i, p in enumerate(prompts)]
-        while policy.stats.sampled_tokens < 20:
-            await asyncio.sleep(0.001)
+        await sampled(policy, 20)
         await policy.abort("e0")
         made = await running[0]
         assert made.stop_reason is StopReason.ABORTED

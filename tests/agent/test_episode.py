@@ -123,9 +123,14 @@ def test_every_generation_sees_all_ids_so_far(renderer, World) -> None:
 
 @pytest.mark.parametrize(
     ("bad", "kind"),
-    [("I am done", "missing"), ("<tool_call>{oops}</tool_call>", "bad_json"), (call("bash", command="ls"), "unknown_tool"),
-     ("<tool_call>\n{}\n</tool_call>", "missing_name"), ('<tool_call>{"name": "view"', "unclosed_tag")],
-)  # fmt: skip
+    [
+        ("I am done", "missing"),
+        ("<tool_call>{oops}</tool_call>", "bad_json"),
+        (call("bash", command="ls"), "unknown_tool"),
+        ("<tool_call>\n{}\n</tool_call>", "missing_name"),
+        ('<tool_call>{"name": "view"', "unclosed_tag"),
+    ],
+)
 def test_malformed_calls_are_answered_by_name_and_never_end_the_episode(renderer, World, bad, kind) -> None:
     env = World()
     made = play(renderer, env, [bad, FIX])
@@ -213,7 +218,9 @@ def test_long_observations_are_shortened_so_that_the_model_can_answer(renderer, 
     made = play(renderer, env, [view, FIX], observation_chars=300)
     assert "characters left out" in texts(renderer, made, SpanKind.OBSERVATION)[0]
     prompt, action = len(made.spans[0]), len(made.spans[1])
-    made = play(renderer, env, [view, FIX], observation_chars=20_000, max_context=prompt + action + 250, max_tokens=9000)
+    made = play(
+        renderer, env, [view, FIX], observation_chars=20_000, max_context=prompt + action + 250, max_tokens=9000
+    )
     observation = texts(renderer, made, SpanKind.OBSERVATION)[0]
     assert "characters left out" in observation
     assert "line 0\n" in observation

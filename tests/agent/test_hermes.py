@@ -98,7 +98,19 @@ def test_thinking_text_is_not_searched() -> None:
 
 
 fragments = st.sampled_from(
-    ["<tool_call>", "</tool_call>", '{"name": "a"', ', "arguments": {', "}", "}}", '"', "\\", "[", "<think>", "</think>"]
+    [
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "a"',
+        ', "arguments": {',
+        "}",
+        "}}",
+        '"',
+        "\\",
+        "[",
+        "<think>",
+        "</think>",
+    ]
 )
 
 

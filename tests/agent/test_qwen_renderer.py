@@ -133,7 +133,9 @@ def test_action_text_is_what_the_model_wrote(renderer) -> None:
     assert renderer.stop_ids == (renderer.tokenizer.added_id("<|im_end|>"), pad)
 
 
-texts = st.lists(st.sampled_from(["<think>", "</think>", "<|im_end|>", "\n", "{", "é"]) | st.text(max_size=5), max_size=6)
+texts = st.lists(
+    st.sampled_from(["<think>", "</think>", "<|im_end|>", "\n", "{", "é"]) | st.text(max_size=5), max_size=6
+)
 turns = st.lists(
     st.tuples(texts.map("".join), st.booleans(), st.booleans(), st.lists(texts.map("".join), min_size=1, max_size=3)),
     max_size=4,
@@ -171,4 +173,3 @@ def test_a_tokenizer_of_another_chat_format_is_refused(tmp_path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=core, chat_template="x").save_pretrained(tmp_path)
     with pytest.raises(TokenizerError, match="im_end"):
         QwenRenderer(load_tokenizer(tmp_path))
-
