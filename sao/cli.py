@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sao.paths import UserError
@@ -37,7 +38,8 @@ def _example(*lines: str) -> str:
 
 
 def _console(plain: bool = False) -> Console:
-    return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
+    width = None if sys.stdout.isatty() else 140
+    return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, width=width)
 
 
 @app.command(
@@ -187,5 +189,5 @@ def main() -> None:
         if known is None:
             raise
         code, text = known
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {text}", markup=True)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
         sys.exit(code)

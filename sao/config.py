@@ -42,8 +42,6 @@ class TasksConfig(Section):
     """Local file or folder with rows: .jsonl, .json, .parquet, .csv, .arrow. Empty: generated or from the hub."""
     limit: int = Field(0, ge=0)
     """Use only the first so many tasks; 0 means all (for generated tasks: as many as there are draws)."""
-    offset: int = Field(0, ge=0)
-    """Skip so many generated tasks."""
 
 
 class AgentConfig(Section):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envs.swe.row import BASE_IMAGE
 from sao.paths import DEMO_POLICY, ROOT, runs_folder
 
 ROOMS = ("data", "envs", "agent", "trainer", "eval", "sao")
@@ -89,30 +90,37 @@ def check_demo_policy() -> Iterator[Finding]:
 
 
 def check_docker() -> Iterator[Finding]:
-    from envs.sandbox import docker_status
+    from envs.sandbox import BackendUnavailable
+    from envs.sandbox.docker_engine import Engine
 
-    status = docker_status()
-    if status.engine is None:
-        yield Finding(
-            "warn",
-            "docker",
-            f"no engine answers ({status.reason}). The embedded sandbox is used; Docker isolates better.",
-        )
-        return
-    yield Finding("ok", "docker", f"engine {status.engine}")
-    if status.base_image:
-        yield Finding("ok", "base image", "sao-base:latest is there")
-    else:
-        yield Finding(
-            "warn", "base image", "sao-base:latest is missing: `make image` makes it (make rollout does so too)."
-        )
+    engine = Engine()
+    try:
+        engine.ping()
+        version = engine.api().version()
+        yield Finding("ok", "docker", f"engine {version.get('Version')} ({version.get('Os')}/{version.get('Arch')})")
+        if engine.api().images(name=BASE_IMAGE):
+            yield Finding("ok", "base image", f"{BASE_IMAGE} is there")
+        else:
+            yield Finding("warn", "base image", f"{BASE_IMAGE} is missing: `make image` makes it")
+    except BackendUnavailable as error:
+        yield Finding("warn", "docker", f"{error}. Docker isolates better than the embedded sandbox.")
+    finally:
+        engine.close()
 
 
 def check_embedded() -> Iterator[Finding]:
-    from envs.sandbox import embedded_status
+    from envs.sandbox import BackendUnavailable
+    from envs.sandbox.namespaces import find_launcher
 
-    level, text = embedded_status()
-    yield Finding(level, "embedded sandbox", text)
+    try:
+        chosen = find_launcher()
+    except BackendUnavailable as error:
+        yield Finding("warn", "embedded sandbox", str(error))
+        return
+    if chosen == "bwrap":
+        yield Finding("ok", "embedded sandbox", "bubblewrap: namespaces of this machine, for trusted tasks only")
+    else:
+        yield Finding("warn", "embedded sandbox", f"{chosen}; bubblewrap is better (apt-get install bubblewrap)")
 
 
 def check_disk() -> Iterator[Finding]:

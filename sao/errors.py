@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+
+USER, INFRASTRUCTURE = 2, 3
+
 
 def exit_code_and_text(error: BaseException) -> tuple[int, str] | None:
     """(exit code, paragraph) of a known error, None for a bug (whose traceback should be seen)."""
+    from agent.fleet import FaultStorm
+    from agent.policy import EngineError
+    from agent.presets import PresetError
+    from agent.tokenizer import TokenizerError
     from data.log import LogError
     from data.task import TaskError
     from envs.environment import EnvironmentFault
     from envs.sandbox.contract import SandboxError
     from sao.paths import UserError
 
-    if isinstance(error, UserError | TaskError | LogError):
-        return 2, str(error)
-    if isinstance(error, SandboxError | EnvironmentFault):
-        return 3, str(error)
+    user: list[type[BaseException]] = [UserError, TaskError, LogError, PresetError, TokenizerError]
+    if weights := sys.modules.get("agent.engines.weights"):  # torch is not imported just to show an error
+        user.append(weights.ModelRefused)
+    if isinstance(error, tuple(user)):
+        return USER, str(error)
+    if isinstance(error, SandboxError | EnvironmentFault | EngineError | FaultStorm):
+        return INFRASTRUCTURE, str(error)
     return None

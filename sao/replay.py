@@ -7,7 +7,9 @@ the same episode loop in a fresh sandbox (no engine samples anything) and compar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +23,9 @@ from sao.config import Config
 from sao.paths import UserError
 from sao.rundir import find_run, read_config
 
+if TYPE_CHECKING:
+    from agent.tokenizer import Tokenizer
+
 _STYLE = {SpanKind.PROMPT: "cyan", SpanKind.ACTION: "green", SpanKind.OBSERVATION: "white"}
 
 
@@ -30,10 +35,10 @@ def replay(
     """Exit code: 0; 1 when --execute found an observation that differs."""
     folder = find_run(run)
     config = read_config(folder)
-    log = TrajectoryLog.reader(folder / "log")
-    trajectories = list(log)
-    for warning in log.warnings:
-        console.print(f"[yellow]{escape(str(warning))}[/yellow]")
+    log = TrajectoryLog(folder / "log")
+    trajectories = list(log.read())
+    for problem in log.report:
+        console.print(f"[yellow]{escape(str(problem))}[/yellow]")
     if not trajectories:
         raise UserError(f"{folder} holds no finished trajectory yet: let `sao rollout` finish an episode.")
     if list_only:
@@ -49,7 +54,7 @@ def replay(
             f"{folder}/tokenizer is not the one that made {trajectory.identity.episode_id} "
             f"({tokenizer.fingerprint[:12]} against {trajectory.identity.tokenizer[:12]}): its ids would be misread."
         )
-    show(trajectory, lambda ids: tokenizer.decode(ids), console, f"{folder.name}: {len(trajectories)} episodes")
+    show(trajectory, tokenizer.decode, console, f"{folder.name}: {len(trajectories)} episodes")
     if execute:
         return asyncio.run(_execute(trajectory, tokenizer, config, sandbox or trajectory.identity.sandbox, console))
     if console.is_terminal:
@@ -91,7 +96,7 @@ def _print_list(trajectories: Sequence[Trajectory], console: Console) -> None:
     console.print(table)
 
 
-def show(trajectory: Trajectory, decode, console: Console, title: str) -> None:  # type: ignore[no-untyped-def]
+def show(trajectory: Trajectory, decode: Callable[[list[int]], str], console: Console, title: str) -> None:
     """Print every span with its turn, token count, mean log-probability and policy version(s)."""
     identity, outcome = trajectory.identity, trajectory.outcome
     console.print(Rule(f"[bold]{escape(identity.episode_id)}[/bold] · {escape(title)}"))
@@ -124,5 +129,67 @@ def show(trajectory: Trajectory, decode, console: Console, title: str) -> None: 
         console.print(Text(times, style="dim"))
 
 
-async def _execute(trajectory: Trajectory, tokenizer, config: Config, sandbox: str, console: Console) -> int:  # type: ignore[no-untyped-def]
-    raise UserError("not wired yet")
+async def _execute(trajectory: Trajectory, tokenizer: Tokenizer, config: Config, kind: str, console: Console) -> int:
+    """The logged actions again, in a fresh sandbox; every observation that differs is shown."""
+    from agent.engines.scripted import ReplayPolicy
+    from agent.episode import run_episode
+    from agent.presets import load_preset
+    from agent.renderers.qwen import QwenRenderer
+    from sao.assemble import backend_of, environments_of, tasks_of
+
+    if not trajectory.spans:
+        raise UserError(f"{trajectory.identity.episode_id} ended before its first prompt: nothing to run again.")
+    tasks = {task.task_id: task for task in tasks_of(config, config.rollout.episodes)}
+    task = tasks.get(trajectory.identity.task_id)
+    if task is None:
+        raise UserError(f"Task {trajectory.identity.task_id} is not among the run's tasks any more: the rows changed.")
+    preset = load_preset(config.agent.preset)
+    backend = await backend_of(config, "replay", kind)
+    try:
+        environment = environments_of(config, preset, backend)(task)
+        again = await run_episode(
+            ReplayPolicy(trajectory), QwenRenderer(tokenizer), environment, preset, trajectory.identity
+        )
+    finally:
+        await backend.close()
+    return _compare(trajectory, again, tokenizer, console, backend.name)
+
+
+def _compare(logged: Trajectory, again: Trajectory, tokenizer: Tokenizer, console: Console, sandbox: str) -> int:
+    console.print(Rule(f"[bold]run again in a fresh {sandbox} sandbox[/bold]"))
+    if again.outcome.status is Status.INFRA_ERROR:
+        console.print(f"[yellow]not comparable: {escape(str(again.outcome.grade))}[/yellow]")
+        return 1
+    differing = 0
+    pairs = list(zip(observations(logged), observations(again), strict=False))
+    for index, (before, now) in enumerate(pairs):
+        if before == now:
+            continue
+        differing += 1
+        console.print(f"[red]observation {index} differs[/red]")
+        lines = difflib.unified_diff(
+            tokenizer.decode(before).splitlines(), tokenizer.decode(now).splitlines(), "logged", "now", lineterm=""
+        )
+        console.print(Text("\n".join(lines)))
+    missing = abs(len(observations(logged)) - len(observations(again)))
+    same = logged.outcome.reward == again.outcome.reward and logged.outcome.exit_reason == again.outcome.exit_reason
+    console.print(
+        f"{len(pairs)} observations compared: {differing} differ"
+        + (f", {missing} without a partner" if missing else "")
+    )
+    console.print(
+        f"outcome: {again.outcome.exit_reason}, reward {again.outcome.reward}"
+        + (" as logged" if same else f", logged {logged.outcome.exit_reason}, {logged.outcome.reward}")
+    )
+    same_patch = logged.patch == again.patch
+    console.print("the driver's diff is " + ("byte for byte the logged one" if same_patch else "another one"))
+    return 0 if same and same_patch and not differing and not missing else 1
+
+
+def observations(trajectory: Trajectory) -> list[list[int]]:
+    """Ids of every observation span, in order."""
+    return [
+        trajectory.tokens[span.start : span.end].tolist()
+        for span in trajectory.spans
+        if span.kind is SpanKind.OBSERVATION
+    ]

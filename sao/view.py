@@ -6,7 +6,7 @@ Counts only what it is told (`started`, `turn`, `finished`, `retried`); it never
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -34,7 +34,7 @@ class Tally:
     turns: int = 0
     logprob_sum: float = 0.0
     exits: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, trajectory: Trajectory) -> None:
         outcome = trajectory.outcome

@@ -1,0 +1,151 @@
+"""Builds the parts of a run from its configuration: tasks, preset, renderer, policy, sandbox backend, environments.
+
+Everything that can be wrong with the user's input is found here, before any work starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.presets import Preset, load_preset
+from agent.renderers.qwen import QwenRenderer
+from agent.tokenizer import Tokenizer, load_tokenizer
+from data.loaders import load_tasks
+from data.task import Task, TaskError
+from data.trajectory import Sampling
+from envs.environment import Environment
+from envs.sandbox import SandboxBackend, SandboxLimits, make_backend
+from envs.sandbox.docker_backend import DockerBackend
+from envs.swe import SWEEnvironment, SweLimits
+from envs.swe.row import BASE_IMAGE
+from envs.tools.toolset import ToolLimits, ToolSet
+from sao.config import Config
+from sao.paths import model_folder
+
+if TYPE_CHECKING:
+    from agent.engines.embedded import EmbeddedPolicy
+
+log = logging.getLogger(__name__)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_GRADE_SLACK_S = 600.0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What needs no process or sandbox yet."""
+
+    tasks: Sequence[Task]
+    preset: Preset
+    folder: Path
+    """The model's."""
+    tokenizer: Tokenizer
+    renderer: QwenRenderer
+    lineage: str
+
+
+def tasks_of(config: Config, count: int | None = None) -> list[Task]:
+    """The configured tasks, at most `count`: draw i runs task i modulo their whole number, so a plan may grow."""
+    limits = [number for number in (config.tasks.limit, count or 0) if number > 0]
+    tasks = load_tasks(
+        config.tasks.name, config.tasks.split, config.tasks.path or None, limit=min(limits) if limits else None
+    )
+    other = [task for task in tasks if task.kind != "swe"]
+    if other:
+        raise TaskError(f"task {other[0].task_id} is of kind {other[0].kind!r}: only SWE tasks have an environment yet")
+    return tasks
+
+
+def parts_of(config: Config) -> Parts:
+    """Raises UserError, TaskError, PresetError, TokenizerError."""
+    folder = model_folder(config.model.path)
+    tokenizer = load_tokenizer(folder)
+    return Parts(
+        tasks=tasks_of(config, config.rollout.episodes),
+        preset=load_preset(config.agent.preset),
+        folder=folder,
+        tokenizer=tokenizer,
+        renderer=QwenRenderer(tokenizer),
+        lineage=f"{config.model.path if config.model.path == 'demo' else folder.name}-{weights_hash(folder)[:12]}",
+    )
+
+
+def weights_hash(folder: Path) -> str:
+    """sha256 over name, size, first and last MiB of every safetensors file: tells weights apart without reading all."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}\n".encode())
+        with file.open("rb") as handle:
+            digest.update(handle.read(1 << 20))
+            handle.seek(max(0, size - (1 << 20)))
+            digest.update(handle.read(1 << 20))
+    return digest.hexdigest()
+
+
+def policy_of(config: Config, parts: Parts) -> EmbeddedPolicy:
+    """Load the model into this process. Raises ModelRefused."""
+    from agent.engines.embedded import EmbeddedPolicy
+
+    return EmbeddedPolicy.load(
+        parts.folder,
+        device=None if config.model.device == "auto" else config.model.device,
+        lineage=parts.lineage,
+        sampling=Sampling(temperature=config.agent.temperature),
+        max_batch=config.rollout.concurrency,
+        threads=config.model.threads or None,
+    )
+
+
+async def backend_of(config: Config, run_id: str, kind: str | None = None) -> SandboxBackend:
+    """A backend that answered. `auto` without the base image takes the embedded one. Raises BackendUnavailable."""
+    kind = kind or config.sandbox.backend
+    backend = await asyncio.to_thread(make_backend, kind, run_id)
+    if kind == "auto" and isinstance(backend, DockerBackend) and not await _has_base_image(backend):
+        await backend.close()
+        log.warning("a Docker engine answers but %s is missing: `make image` makes it", BASE_IMAGE)
+        backend = await asyncio.to_thread(make_backend, "embedded", run_id)
+    return backend
+
+
+async def _has_base_image(backend: DockerBackend) -> bool:
+    return bool(await backend.engine.call(lambda api: api.images(name=BASE_IMAGE)))
+
+
+def swe_limits(config: Config, preset: Preset) -> SweLimits:
+    limits = preset.limits
+    return SweLimits(
+        sandbox=SandboxLimits(
+            memory_bytes=config.sandbox.memory_mib << 20, cpus=config.sandbox.cpus, pids=config.sandbox.pids
+        ),
+        # The agent's sandbox outlives the episode's own limits, so those decide; but not a dead driver by much.
+        episode_s=limits.reset_timeout_s + limits.episode_timeout_s + config.sandbox.grade_timeout_s + _GRADE_SLACK_S,
+        eval_timeout_s=config.sandbox.grade_timeout_s,
+    )
+
+
+def environments_of(config: Config, preset: Preset, backend: SandboxBackend) -> Callable[[Task], Environment]:
+    limits = swe_limits(config, preset)
+    toolset = ToolSet(
+        preset.tools,
+        ToolLimits(
+            observation_chars=preset.limits.observation_chars,
+            command_timeout_s=preset.limits.command_timeout_s,
+            max_command_timeout_s=preset.limits.command_timeout_s,
+        ),
+    )
+    return lambda task: SWEEnvironment(task, backend, toolset, limits)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """A run keeps the tokenizer that its ids belong to."""
+    target.mkdir(exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
