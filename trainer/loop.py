@@ -1,0 +1,287 @@
+"""The trainer's side of a run: log -> batches -> steps -> versions, with a checkpoint as the only truth.
+
+    poll the log, admit, batch -> sao_step -> journal "trained" -> checkpoint (every k) -> publish -> metrics
+
+Promises: every planned draw gets exactly one fate in the final lineage, whatever is killed when; lines that the journal
+has beyond the checkpoint are rolled back by a `resumed` line; the version that a checkpoint stands for is published
+before anything else is trained; a version number is never used twice. Stopping ends the step at hand, then checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.crashpoints import crash_point
+from data.journal import Entry, Journal
+from data.trajectory import Trajectory
+from trainer import health
+from trainer.checkpoint import Checkpoints
+from trainer.health import Alarm
+from trainer.intake import Dropped, Intake
+from trainer.ledger import DROPPED, RESUMED, TRAINED
+from trainer.metrics import MetricsWriter
+from trainer.publish import WeightFolder
+from trainer.state import TrainerState
+from trainer.train_config import TrainConfig
+from trainer.update import Learner, sao_step
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class TrainerPaths:
+    """Where a run's trainer reads and writes."""
+
+    run: Path
+
+    @property
+    def weights(self) -> Path:
+        return self.run / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+    @property
+    def journal(self) -> Path:
+        return self.run / "trainer.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.run / "metrics.jsonl"
+
+    @property
+    def progress(self) -> Path:
+        return self.run / "trainer_progress.json"
+
+
+@dataclass
+class Times:
+    """Seconds since this process began to train."""
+
+    idle: float = 0.0
+    """Waiting for a batch."""
+    busy: float = 0.0
+
+    @property
+    def idle_share(self) -> float:
+        return self.idle / max(self.idle + self.busy, 1e-9)
+
+
+class Trainer:
+    """`logs`: one directory per rollout worker. `max_attempts`: of a draw, before an infrastructure fault drops it."""
+
+    def __init__(
+        self,
+        paths: TrainerPaths,
+        logs: Sequence[Path],
+        learner: Learner,
+        config: TrainConfig,
+        *,
+        lineage: str,
+        max_attempts: int = 3,
+        about: Mapping[str, Any] | None = None,
+        metrics: MetricsWriter | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.paths, self.learner, self.config, self.say = paths, learner, config, say
+        self.about = dict(about or {})
+        self.journal = Journal(paths.journal)
+        self.checkpoints = Checkpoints(paths.checkpoints, keep=config.keep_checkpoints)
+        dtype = torch.bfloat16 if config.weights_dtype == "bf16" else None
+        self.weights = WeightFolder(paths.weights, keep=config.keep_weights, dtype=dtype)
+        self.settings = config.settings_hash()
+        self.times = Times()
+        self.state = self._restore(lineage)
+        self.metrics = metrics or MetricsWriter(paths.metrics)
+        self.intake = Intake(
+            logs,
+            self.state,
+            config.planned,
+            config.max_staleness,
+            max_attempts,
+            bootstraps=learner.critic is not None,
+        )
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    def _restore(self, lineage: str) -> TrainerState:
+        self.checkpoints.open_for_writing()
+        self.weights.open_for_writing()
+        found = self.checkpoints.newest()
+        if found is None:
+            state = TrainerState(lineage)
+        else:
+            for fault in found.damaged:
+                self.say(f"a checkpoint is damaged and passed over: {fault}")
+            state = Checkpoints.load(found.path, self.learner, self.settings)
+        entries = [entry for entry in self.journal.read() if "version" in entry.fields]
+        self._relineage(state, entries)
+        # The journal's trained and dropped lines of this step and later are taken back by this one.
+        self.journal.write(
+            RESUMED,
+            step=state.step,
+            updates=state.updates,
+            version=state.version.number,
+            lineage=state.lineage,
+            settings=self.settings,
+            kept=[draw for draw, fate in state.ledger.fates.items() if fate.step >= state.step],
+        )
+        if self.weights.newest() != state.version:
+            self._publish(state)
+        if found is None:
+            self.checkpoints.save(self.learner, state, self.settings)
+        return state
+
+    def _relineage(self, state: TrainerState, entries: Sequence[Entry]) -> None:
+        """Versions above the checkpoint's were seen by engines: what comes now gets a new lineage and new numbers."""
+        newest = self.weights.newest()
+        highest = max(
+            [int(entry.fields["version"]) for entry in entries] + ([newest.number] if newest else []), default=-1
+        )
+        if highest <= state.version.number:
+            return
+        taken = [
+            (int(entry.fields["version"]), int(entry.fields["version"]) - int(entry.fields["updates"]))
+            for entry in entries
+            if entry.event == RESUMED
+        ]
+        root = state.lineage.partition("+")[0]
+        rollbacks = 1 + len({str(entry.fields["lineage"]) for entry in entries if "+" in str(entry.fields["lineage"])})
+        self.say(f"versions {state.version.number + 1} to {highest} are taken back; going on as {root}+{rollbacks}")
+        state.lineage = f"{root}+{rollbacks}"
+        state.versions = state.versions.including(taken).renumbered(state.updates, highest + 1)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return len(self.state.ledger) >= self.config.planned
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the plan's end; False when `stop` came first. A checkpoint is written either way."""
+        self._progress("running")
+        while not self.finished and not stop():
+            began = time.monotonic()
+            batch = self._gather()
+            self.times.idle += time.monotonic() - began
+            if batch is None:
+                if not self.finished:
+                    time.sleep(POLL_S)
+                    self.times.idle += POLL_S
+                continue
+            began = time.monotonic()
+            self.step(batch)
+            self.times.busy += time.monotonic() - began
+        self._checkpoint()
+        if self.weights.newest() != self.state.version:
+            self._publish(self.state)
+        self._progress("finished" if self.finished else "stopped")
+        return self.finished
+
+    def close(self) -> None:
+        self.intake.close()
+        self.metrics.close()
+        self.journal.close()
+
+    def _gather(self) -> list[Trajectory] | None:
+        gone = self.intake.poll()
+        batch, dropped = self.intake.next_batch(self.config.batch)
+        self._journal_drops([*gone, *dropped])
+        return batch
+
+    def _journal_drops(self, dropped: Sequence[Dropped]) -> None:
+        for item in dropped:
+            self.journal.write(
+                DROPPED, draw=item.draw, episode_id=item.episode_id, reason=str(item.reason), step=self.state.step
+            )
+        if dropped:
+            self._progress("running")
+
+    def step(self, batch: list[Trajectory]) -> None:
+        state = self.state
+        result = sao_step(self.learner, batch, step=state.step, version=state.version.number, history=state.history)
+        crash_point("step.after_optimizer")
+        metrics = state.versions.corrected(result.metrics, batch, state.updates)
+        alarms, state.health = health.check(metrics, state.health, self.learner.config.health)
+        trained_with = state.version
+        self.intake.trained(batch)
+        self.journal.write(
+            TRAINED,
+            step=state.step,
+            draws=[trajectory.identity.draw for trajectory in batch],
+            episodes=[trajectory.identity.episode_id for trajectory in batch],
+            version=trained_with.number,
+            lineage=trained_with.lineage,
+            settings=self.settings,
+            threads=torch.get_num_threads(),
+        )
+        crash_point("step.after_journal")
+        state.history = result.history
+        state.step += 1
+        state.updates += not metrics.critic_only
+        if state.step % self.config.checkpoint_every == 0:
+            self._checkpoint()
+        if not metrics.critic_only and state.updates % self.config.publish_every == 0:
+            self._publish(state)
+        self._report(metrics.to_dict(), alarms, trained_with.number)
+        self._progress("running")
+
+    def _checkpoint(self) -> None:
+        self.intake.remember()
+        self.checkpoints.save(self.learner, self.state, self.settings)
+
+    def _publish(self, state: TrainerState) -> None:
+        about = {**self.about, "step": state.step, "updates": state.updates, "settings": self.settings}
+        self.weights.publish(self.learner.policy, state.version, about)
+        self.journal.write("published", step=state.step, version=state.version.number, lineage=state.lineage)
+        crash_point("publish.after_journal")
+
+    def _report(self, metrics: dict[str, object], alarms: Sequence[Alarm], version: int) -> None:
+        for alarm in alarms:
+            self.say(
+                f"alarm at step {alarm.step}: {alarm.kind} {alarm.value:.4g} (limit {alarm.limit:.4g}): {alarm.text}"
+            )
+        self.metrics.write(
+            {
+                **metrics,
+                "time": time.time(),
+                "weights_version": version,
+                "lineage": self.state.lineage,
+                "waiting": self.intake.waiting,
+                "trained_draws": self.state.ledger.trained,
+                "dropped": dict(self.state.ledger.dropped()),
+                "repeated": self.intake.repeated,
+                "idle_share": self.times.idle_share,
+                "alarms": [alarm.to_dict() for alarm in alarms],
+            }
+        )
+
+    def _progress(self, phase: str) -> None:
+        """For the other process: how far rollouts may run ahead, and whether this side is at its end. Not durable: the
+        next one replaces it."""
+        state = self.state
+        values = {
+            "phase": phase,
+            "step": state.step,
+            "steps": self.config.steps,
+            "planned": self.config.planned,
+            "consumed": len(state.ledger),
+            "version": state.version.number,
+            "lineage": state.lineage,
+            "waiting": self.intake.waiting if hasattr(self, "intake") else 0,
+            "idle_share": self.times.idle_share,
+            "pid": os.getpid(),
+            "time": time.time(),
+        }
+        temporary = self.paths.progress.with_suffix(".tmp")
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        os.replace(temporary, self.paths.progress)

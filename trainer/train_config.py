@@ -1,0 +1,79 @@
+"""Settings of a whole training run around the step: how long, how far ahead, what is kept. `trainer.config` is the step's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from trainer.config import Settings, StepConfig
+
+
+class TrainConfig(Settings):
+    steps: int = Field(100, ge=1)
+    """Training steps, critic-only ones included. The plan is steps * batch draws, each trained on or dropped once."""
+    batch: int = Field(128, ge=1)
+    """Trajectories of one optimizer step (P: 128 x 1)."""
+    control: str = "sao"
+    """sao, or one of its controls (trainer/controls.py): the same run with one thing changed."""
+    critic: str = ""
+    """Folder made by `sao pretrain-value`; empty: the policy's own body under a zero head."""
+    max_staleness: int = Field(4, ge=0)
+    """Policy updates between the oldest token and the step that would train on it; above it a trajectory is dropped."""
+    ahead: int = Field(2, ge=1)
+    """Batches of draws that may be started before the trainer has dealt with the first of them: admission control.
+    1 is nearly synchronous; above max_staleness, drops are certain."""
+    publish_every: int = Field(1, ge=1)
+    """Policy updates between two published versions."""
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between two checkpoints; what was trained since the last is trained again after a crash."""
+    keep_checkpoints: int = Field(2, ge=1)
+    keep_weights: int = Field(3, ge=1)
+    """Newest published versions that stay; one in use stays besides."""
+    weights_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Stored precision of published versions. bf16 halves them; engine and trainer then differ by its rounding."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of the trainer. Exact replay needs the same number."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU where there is one, with step.precision bf16 as you set it."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Besides metrics.jsonl, which is always written. Each must be installed."""
+    heldout_every: int = Field(0, ge=0)
+    """Steps between two scores on held-out tasks while training; 0: only before and after."""
+    heldout_tasks: int = Field(64, ge=1)
+    """Tasks of one such score."""
+    restarts: int = Field(3, ge=0)
+    """How often a side that died is started again by the same command."""
+    step: StepConfig = StepConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainConfig:
+        from trainer.controls import CONTROLS
+
+        if self.control not in CONTROLS:
+            raise ValueError(f"control {self.control!r} is unknown; choose one of {', '.join(CONTROLS)}")
+        if self.ahead > self.max_staleness + 1:
+            raise ValueError(
+                f"ahead {self.ahead} lets rollouts start draws that are {self.ahead - 1} updates old when their turn "
+                f"comes, max_staleness is {self.max_staleness}: most would be dropped. Lower ahead"
+            )
+        return self
+
+    @property
+    def planned(self) -> int:
+        return self.steps * self.batch
+
+    def resolved_step(self) -> StepConfig:
+        """The step's settings with the control's difference."""
+        from trainer.controls import control
+
+        return control(self.control, self.step)
+
+    def settings_hash(self) -> str:
+        """Of what decides the mathematics: a checkpoint is only loaded under the same one. Limits of alarms, how often
+        things are kept and where they are reported may change, and a run may be made longer."""
+        step = self.resolved_step().model_dump(mode="json", exclude={"health"})
+        own = {"batch": self.batch, "max_staleness": self.max_staleness, "critic": self.critic, "step": step}
+        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
