@@ -3,22 +3,37 @@
 #
 #   scripts/base-image.sh              makes sao-base:latest unless it is there (about 90 s)
 #   scripts/base-image.sh --force      makes it anew
+#   scripts/base-image.sh --if-engine  where no engine answers, or the image cannot be made: says so, exits 0
 #
-# Contents: Debian minbase, python3 with its whole standard library, git, patch, procps. The package mirror is the one
-# this machine's apt uses. Needs root (debootstrap) and an engine that answers (scripts/docker-engine.sh start).
+# Contents: Debian, python3 with its whole standard library, git, patch, procps. As root on Debian it is made by
+# debootstrap from the mirror that this machine's apt uses; elsewhere `docker build` on debian:bookworm-slim makes it.
+# Needs an engine that answers (scripts/docker-engine.sh start).
 set -euo pipefail
 
 IMAGE="${SAO_BASE_IMAGE:-sao-base:latest}"
 say() { printf '[base-image] %s\n' "$*" >&2; }
-die() { say "$*"; exit 1; }
+optional=0
+[ "${1:-}" = --if-engine ] && optional=1
+die() { say "$*"; [ "$optional" = 1 ] && exit 0; exit 1; }
 
-command -v docker >/dev/null && docker version >/dev/null 2>&1 || die "no Docker engine answers: run scripts/docker-engine.sh start first."
+if ! { command -v docker >/dev/null && docker version >/dev/null 2>&1; }; then
+    [ "$optional" = 1 ] && exit 0 # sao rollout itself says that it takes the embedded sandbox
+    die "no Docker engine answers: run scripts/docker-engine.sh start first."
+fi
 if [ "${1:-}" != --force ] && docker image inspect "$IMAGE" >/dev/null 2>&1; then
     say "$IMAGE is there"
     exit 0
 fi
-[ "$(id -u)" = 0 ] || die "making $IMAGE needs root (debootstrap): run 'sudo $0'."
-command -v apt-get >/dev/null || die "making $IMAGE needs a Debian-like system; elsewhere build any image with python3, git, patch and procps and tag it $IMAGE."
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "docker build on debian:bookworm-slim ..."
+    docker build -t "$IMAGE" - >/dev/null <<'DOCKERFILE' || die "the build failed (is the registry reached?). As root on Debian this script needs no registry; or tag any image with python3, git, patch and procps as $IMAGE."
+FROM debian:bookworm-slim
+RUN apt-get update && apt-get install -y --no-install-recommends python3 git patch procps && rm -rf /var/lib/apt/lists/*
+ENV LANG=C.UTF-8
+DOCKERFILE
+    say "$IMAGE is ready"
+    exit 0
+fi
 if ! command -v debootstrap >/dev/null; then
     say "apt-get install debootstrap"
     export DEBIAN_FRONTEND=noninteractive
