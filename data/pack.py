@@ -32,7 +32,9 @@ _ENV = {
     "GIT_CONFIG_KEY_2": "core.hooksPath",
     "GIT_CONFIG_VALUE_2": os.devnull,
 }
-_DIFF = ("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color")
+# Every setting that a user's configuration could change is given: the same repository always makes the same row.
+_DIFF = ("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "-U3")
+_DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--inter-hunk-context=0", "--diff-algorithm=myers")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
