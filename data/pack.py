@@ -33,8 +33,10 @@ _ENV = {
     "GIT_CONFIG_VALUE_2": os.devnull,
 }
 # Every setting that a user's configuration could change is given: the same repository always makes the same row.
-_DIFF = ("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "-U3")
-_DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--inter-hunk-context=0", "--diff-algorithm=myers")
+_DIFF = (
+    *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "-U3"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--inter-hunk-context=0", "--diff-algorithm=myers"),
+)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -149,10 +151,20 @@ def _patches(repo: Path, base: str, fix: str | Path, tests: Sequence[str]) -> tu
             commit = _git(repo, "rev-parse", "--verify", "--quiet", f"{fix}^{{commit}}", why=why).strip()
             target, extra = [base, commit], {}
         source = [".", *(f":(exclude,literal){path}" for path in tests)]
-        patch = _git(repo, *_DIFF, *target, "--", *(source if tests else ["."]), env=extra)
+        patch = _diff(repo, [*target, "--", *source], extra, Path(folder))
         only_tests = [f":(literal){path}" for path in tests]
-        test_patch = _git(repo, *_DIFF, *target, "--", *only_tests, env=extra) if tests else ""
+        test_patch = _diff(repo, [*target, "--", *only_tests], extra, Path(folder)) if tests else ""
     return patch, test_patch
+
+
+def _diff(repo: Path, what: Sequence[str], env: Mapping[str, str], folder: Path) -> str:
+    """A diff that JSON can carry: where lines are not UTF-8, files travel as git's (ASCII) binary patches."""
+    patch = _git(repo, *_DIFF, *what, env=env)
+    if not patch.isascii() and any("\udc80" <= char <= "\udcff" for char in patch):
+        attributes = folder / "attributes"
+        attributes.write_text("* -diff\n")
+        patch = _git(repo, "-c", f"core.attributesFile={attributes}", *_DIFF, *what, env=env)
+    return patch
 
 
 def _bundle(repo: Path, base: str, bundle: Path) -> None:
@@ -168,10 +180,12 @@ def _bundle(repo: Path, base: str, bundle: Path) -> None:
 
 
 def _git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, why: str = "") -> str:
-    """git's output; not UTF-8 becomes lone surrogates, which rows carry as JSON escapes."""
+    """git's output; bytes that are not UTF-8 become lone surrogates. Raises TaskError."""
     command = ["git", "-C", str(repo), *arguments]
     done = subprocess.run(command, capture_output=True, env={**os.environ, **_ENV, **(env or {})}, check=False)
     if done.returncode != 0:
         message = done.stderr.decode("utf-8", "replace").strip()
-        raise TaskError(f"{repo}: {why or 'git ' + arguments[0] + ' failed'}{': ' + message if message else ''}")
+        raise TaskError(
+            f"{repo}: {why or 'git ' + ' '.join(arguments[:3]) + ' failed'}{': ' + message if message else ''}"
+        )
     return done.stdout.decode("utf-8", "surrogateescape")

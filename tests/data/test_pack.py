@@ -80,7 +80,7 @@ def test_row_and_bundle(repo: Path, tmp_path: Path) -> None:
     assert "\x1b" not in row["patch"]
     bundle = Path(task.base_dir) / row["bundle"]
     clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(bundle), str(clone))
+    git(tmp_path, "clone", "-q", "-b", "main", str(bundle), str(clone))
     assert git(clone, "rev-list", "--all") == row["base_commit"]
     assert not (clone / "later.txt").exists()
     assert (git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD")) == before
@@ -89,6 +89,18 @@ def test_row_and_bundle(repo: Path, tmp_path: Path) -> None:
         subprocess.run(["git", "apply", "-"], cwd=clone, env=ENV, input=row[column].encode(), check=True)
     assert (clone / "calc.py").read_bytes() == b"def add(a, b):\r\n    return a + b\r\n"
     assert (clone / "tests/data.bin").read_bytes() == b"\0\1\xff"
+
+
+def test_text_that_is_not_utf8_survives_json(repo: Path, tmp_path: Path) -> None:
+    git(repo, "checkout", "-qf", "v1")
+    (repo / "latin.py").write_bytes(b"# caf\xe9\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "latin")
+    row = json.loads(json.dumps(dict(make(repo, tmp_path / "rows.jsonl", fix="HEAD").row)))
+    row["patch"].encode("utf-8")
+    git(repo, "checkout", "-qf", "v1")
+    subprocess.run(["git", "apply", "-"], cwd=repo, env=ENV, input=row["patch"].encode(), check=True)
+    assert (repo / "latin.py").read_bytes() == b"# caf\xe9\n"
 
 
 def test_fix_as_a_patch_file_gives_the_same_row(repo: Path, tmp_path: Path) -> None:
