@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agent.engines.fused import FusedForward
 from agent.engines.sampling import UniformStream, check_sampling, sample
 from agent.engines.slots import SavedRow, SlotCache
 from agent.engines.weights import (
@@ -107,6 +108,7 @@ class EmbeddedPolicy(Policy):
         self.lineage, self.version, self.sampling = lineage, version, sampling
         self.stats = EngineStats()
         self._model = prepare_model(model)
+        self._fused = FusedForward.for_model(model)
         own_limit = int(model.config.max_position_embeddings)
         self.max_context: int = min(max_context or own_limit, own_limit)
         self._vocab = int(model.config.vocab_size)
@@ -420,6 +422,8 @@ class EmbeddedPolicy(Policy):
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """ids, positions [B, n], mask bool [B, 1, n, L] → logits of the last position [B, V]."""
+        if self._fused is not None:
+            return self._fused(ids, positions, mask, self._cache)
         output = self._model(
             input_ids=ids,
             position_ids=positions,

@@ -25,6 +25,24 @@ ATTENTION = "sao_slots"
 _FIRST_COLUMNS = 256
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """query [B, H, Q, D], key and value [B, K, L, D], mask bool [B, 1, Q, L] → [B, Q, H, D].
+
+    With one query token the H/K queries of a group stand at the same position and share one mask row, so they become
+    query rows: keys and values are not repeated, the mathematics is unchanged."""
+    rows, heads, queries, dim = query.shape
+    groups = key.shape[1]
+    if queries == 1:
+        query = query.reshape(rows, groups, heads // groups, dim)
+    elif heads != groups:
+        key = key.repeat_interleave(heads // groups, dim=1)
+        value = value.repeat_interleave(heads // groups, dim=1)
+    output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    if queries == 1:
+        return output.reshape(rows, 1, heads, value.shape[-1])
+    return output.transpose(1, 2)
+
+
 def slot_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -35,21 +53,12 @@ def slot_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """SDPA; for one query token the grouped heads become query rows, so that keys and values are never repeated.
-
-    query [B, H, Q, D], key and value [B, K, L, D], attention_mask bool [B, 1, Q, L] → [B, Q, H, D]. With Q = 1 all H/K
-    queries of a group stand at the same position, hence share one mask row: the mathematics is unchanged.
-    """
-    rows, heads, queries, dim = query.shape
-    groups = key.shape[1]
-    if queries != 1 or heads == groups or dropout:
+    """`attend` for transformers' own modules."""
+    if attention_mask is None or dropout:  # a plain forward without our cache, e.g. a comparison
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    output = torch.nn.functional.scaled_dot_product_attention(
-        query.view(rows, groups, heads // groups, dim), key, value, attn_mask=attention_mask, scale=scaling
-    )
-    return output.reshape(rows, 1, heads, value.shape[-1]), None
+    return attend(query, key, value, attention_mask, scaling), None
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, slot_attention)

@@ -92,7 +92,11 @@ def make_model(tiny_config):
     def make(seed: int = 0, **changes: object):
         torch.manual_seed(seed)
         config = type(tiny_config)(**{**tiny_config.to_dict(), **changes})
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # norms start as ones: a mixed-up one would not show
+                parameter.data.add_(torch.randn_like(parameter) * 0.3)
+        return model
 
     return make
 

@@ -282,7 +282,7 @@ def test_broken_engine_fails_everybody_and_says_why(make_model) -> None:
         def explode(*args: object, **kwargs: object) -> None:
             raise RuntimeError("out of memory")
 
-        policy._model.forward = explode
+        policy._forward = explode
         for task in running:
             with pytest.raises(EngineError, match="out of memory"):
                 await task
@@ -349,6 +349,54 @@ def test_untied_model_without_grouped_heads_and_long_prefill(make_model) -> None
         await policy.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt_neox"])
+def test_other_architectures_fused_or_by_their_own_forward(kind) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    def build():
+        torch.manual_seed(5)
+        config = AutoConfig.for_model(
+            kind, vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=4 if kind == "gpt_neox" else 2, max_position_embeddings=512, initializer_range=0.3,
+            sliding_window=None,
+        )  # fmt: skip
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.data.add_(torch.randn_like(parameter) * 0.3)
+        return model
+
+    model = build()
+
+    async def run() -> None:
+        policy = make(build())
+        assert (policy._fused is not None) == (kind in ("qwen2", "llama"))
+        prompts = [prompt_of(i, 5 + 40 * i) for i in range(3)]
+        for prompt, made in zip(
+            prompts, await asyncio.gather(*(ask(policy, p, 1, 12, stop=()) for p in prompts)), strict=True
+        ):
+            check_exact({0: model}, prompt, made)
+        await policy.close()
+
+    asyncio.run(run())
+
+
+def test_fused_forward_is_used_and_distrusts_itself(make_model, caplog, monkeypatch) -> None:
+    from agent.engines.fused import FusedForward
+
+    assert FusedForward.for_model(make_model()) is not None
+    assert FusedForward.for_model(make_model().to(torch.bfloat16)) is None
+    monkeypatch.setattr("agent.engines.fused._Layer.__init__", _swapped_norms)
+    assert FusedForward.for_model(make_model()) is None
+    assert "differs by" in caplog.text
+
+
+def _swapped_norms(self, *values: object) -> None:
+    names = ("after", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "before", "gate_up", "gate_up_bias", "down")
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(self, name, value)
 
 
 def test_refuses_what_it_cannot_serve_exactly(make_model, tmp_path) -> None:
