@@ -1,8 +1,8 @@
 """Memory, process and processor limits of embedded sandboxes through cgroups, where this process may make them.
 
 Promises: works with version 1 hierarchies and with a delegated version 2 one; makes one group a sandbox, named after
-it; `remove` empties nothing by force: the sandbox's processes are dead by then. Where no group can be made the sandbox runs
-under resource limits alone (`Group.weak` says which promises are then weaker).
+it; `remove` empties nothing by force: the sandbox's processes are dead by then. Where no group can be made the sandbox
+runs under resource limits alone (`Group.weak` says which promises are then weaker).
 """
 
 from __future__ import annotations

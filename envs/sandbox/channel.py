@@ -37,6 +37,7 @@ RS = 0x1E
 BLOCK = 2048
 """Size of one read of the output's head, as in channel.sh."""
 FLUSH_AFTER_S = 0.1
+ANSWER_S = 10.0
 STOP_LIMIT_S = 20.0
 MAX_COMMAND = 1 << 20
 PART = 30_000
@@ -225,11 +226,11 @@ class Channel:
                 return done()
         return True
 
-    async def _answer(self, verb: str, *arguments: str, seconds: float = 10.0) -> list[str]:
+    async def _answer(self, verb: str, *arguments: str) -> list[str]:
         seq = self._next()
         self._send(verb, str(seq), *arguments)
-        if not await self._until(lambda: seq in self._answers, seconds):
-            raise self._broken(f"no answer to '{verb}' within {seconds:g} s")
+        if not await self._until(lambda: seq in self._answers, ANSWER_S):
+            raise self._broken(f"no answer to '{verb}' within {ANSWER_S:g} s")
         return self._answers.pop(seq)[1]
 
     def _next(self) -> int:
@@ -271,7 +272,7 @@ class Channel:
         self._dirty = True
         # One argument of a program may have 128 KiB; a longer command is put together again inside.
         parts = [command[at : at + PART] for at in range(0, len(command), PART)] or [""]
-        sizes = (str(request.seq), str(reads), str(max(1, cap - reads * BLOCK)))
+        sizes = (str(request.seq), str(reads), str(max(1, cap - reads * BLOCK) + 64))  # 64: room for the E frame
         self._send("run", *sizes, *map(quote, (cwd, prelude, *parts)))
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
         force_at = time.monotonic() + 2.0

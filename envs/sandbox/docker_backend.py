@@ -1,11 +1,11 @@
 """The Docker backend: one container a sandbox, one attached stream as its channel.
 
 Promises: as the contract. Containers have init, no network, no capabilities, no new privileges, no swap, no logs on
-disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel ends
-the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels name run,
-owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created and never
-started is the one case that does not end by itself). Anonymous volumes, should an image declare any, go with their
-container.
+disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel
+ends the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels
+name run, owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created
+and never started is the one case that does not end by itself). Anonymous volumes, should an image declare any, go with
+their container.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Promises: own process table, own network without any interface up but loopback, own mounts: this machine's /usr and this
 Python read-only, a work folder as the only place on disk that can be written, sized tmpfs for /tmp, HOME and /dev/shm;
-no capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of the
-machine's /home, /root, /etc, /run or /var is visible.
+no capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of
+the machine's /home, /root, /etc, /run or /var is visible.
 """
 
 from __future__ import annotations
@@ -54,6 +54,17 @@ def _tree() -> list[tuple[str, Path]]:
     return found
 
 
+def kernel_switches() -> list[str]:
+    """What of /proc a driver that is root could change for the whole machine: shown read-only (its user number is
+    root's inside too, and these files ask for nothing more)."""
+    found = [
+        name for name in ("sys", "irq", "bus", "fs", "driver", "acpi", "scsi", "tty") if Path("/proc", name).is_dir()
+    ]
+    with os.scandir("/proc") as entries:
+        found += [e.name for e in entries if e.is_file(follow_symlinks=False) and e.stat().st_mode & 0o222]
+    return [f"/proc/{name}" for name in sorted(found)]
+
+
 def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     size = str(spec.limits.disk_bytes)
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -67,7 +78,10 @@ def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
         words += ["--ro-bind-try", name, name]
     if prefix := python_prefix():
         words += ["--ro-bind", str(prefix), str(prefix)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    words += ["--proc", "/proc"]
+    for name in kernel_switches():
+        words += ["--ro-bind", name, name]
+    words += ["--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     words += ["--bind", str(work), spec.workdir, "--remount-ro", "/", "--chdir", "/"]
     for name, value in environment(spec).items():
         words += ["--setenv", name, value]
@@ -86,6 +100,7 @@ def unshare_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     root = work.parent / "root"
     root.mkdir()
     words = [str(root), str(work), spec.workdir, str(etc), str(python_prefix() or "-"), str(spec.limits.disk_bytes)]
+    words += [*kernel_switches(), "--"]
     words += [f"{name}={value}" for name, value in environment(spec).items()]
     return [*_UNSHARE, "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
 
@@ -114,7 +129,7 @@ def _fault(name: str) -> str:
 
 
 def find_launcher(wanted: str | None = None) -> str:
-    """"bwrap", or "unshare" where that is absent; BackendUnavailable with the reason when neither works."""
+    """ "bwrap", or "unshare" where that is absent; BackendUnavailable with the reason when neither works."""
     if sys.platform != "linux":
         raise BackendUnavailable("the embedded sandbox needs Linux namespaces; on this system use --sandbox docker")
     names = [wanted] if wanted else list(_TRIALS)

@@ -2,9 +2,9 @@
 # The embedded sandbox without bubblewrap: builds its root and becomes its init. Run by `unshare` as user 0 of a new user
 # namespace with new mounts and a new process table:
 #
-#     sh namespaces.sh NEWROOT WORK WORKDIR ETC PREFIX SIZE NAME=VALUE...
+#     sh namespaces.sh NEWROOT WORK WORKDIR ETC PREFIX SIZE SWITCH... -- NAME=VALUE...
 #
-# PREFIX is shown read-only at its own path, or "-". Same view as the bubblewrap command in namespaces.py. The sandbox's
+# PREFIX is shown read-only at its own path, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view as the bubblewrap command in namespaces.py. The sandbox's
 # shell gets no capabilities; this init ends when it ends, and everything else in the process table with it.
 set -e
 root=$1 work=$2 workdir=$3 etc=$4 prefix=$5 size=$6
@@ -45,6 +45,12 @@ ln -s /proc/self/fd/2 "$root/dev/stderr"
 space /dev/shm
 mount -o remount,ro,nosuid "$root/dev"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+while [ "$1" != -- ]; do
+    mount --bind "$root$1" "$root$1"
+    mount -o remount,bind,ro,nosuid,nodev,noexec "$root$1"
+    shift
+done
+shift
 mkdir -p "$root$workdir"
 mount --bind "$work" "$root$workdir"
 mkdir "$root/.old"

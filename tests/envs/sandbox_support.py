@@ -53,10 +53,16 @@ def in_sandbox(kind: str, test: Callable[[Sandbox], Awaitable[None]], **changes:
     asyncio.run(main())
 
 
-async def processes(box: Sandbox) -> list[str]:
-    """Names of all processes in the sandbox, by the sandbox's own process table."""
-    result = await box.exec('for p in /proc/[0-9]*; do read -r c <"$p/comm" && echo "${p#/proc/} $c"; done 2>/dev/null')
-    return [line.split(" ", 1)[1] for line in result.text.splitlines()]
+async def processes(box: Sandbox, *, like: list[str] | None = None) -> list[str]:
+    """Names of all processes in the sandbox, sorted, by its own process table. The channel's helpers come and go within
+    milliseconds: with `like` it looks again until it sees that, for at most 2 s."""
+    for _ in range(20):
+        result = await box.exec('for p in /proc/[0-9]*; do read -r c <"$p/comm" && echo "$c"; done 2>/dev/null')
+        names = sorted(result.text.splitlines())
+        if like is None or names == like:
+            break
+        await asyncio.sleep(0.1)
+    return names
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:

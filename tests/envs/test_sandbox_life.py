@@ -1,0 +1,283 @@
+"""Starting and ending: deadlines, dead drivers, leftovers, errors of a start. Nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.sandbox import BackendUnavailable, ImageMissing, SandboxDead, SandboxSpec, make_backend
+from envs.sandbox.owner import owner_alive, owner_id
+from tests.envs.sandbox_support import KINDS, make, spec, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DRIVER = """
+import asyncio, sys
+from tests.envs.sandbox_support import make, spec
+async def main():
+    backend = make(sys.argv[1], sys.argv[2])
+    boxes = await asyncio.gather(*(backend.start(spec()) for _ in range(4)))
+    for number, box in enumerate(boxes):
+        await box.exec(f"setsid sh -c 'trap \\"\\" TERM HUP; while :; do sleep 3{sys.argv[3]}; done' & ")
+    running = [asyncio.create_task(box.exec(f"sleep 3{sys.argv[3]}", timeout_s=500)) for box in boxes[:2]]
+    # and one that is just starting
+    storm = asyncio.create_task(backend.start(spec()))
+    await asyncio.sleep(0.05)
+    print("up", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def with_words(*words: str) -> list[int]:
+    """Processes of this machine, zombies aside, whose command line has all the words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if all(word in line for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def containers(run_id: str) -> list[dict[str, Any]]:
+    import docker
+
+    client = docker.APIClient(version="auto")
+    try:
+        return client.containers(all=True, filters={"label": f"sao.run={run_id}"})
+    finally:
+        client.close()
+
+
+def leftovers(kind: str, run_id: str, pid: int, number: int) -> list[Any]:
+    found: list[Any] = list(with_words("sleep", f"3{number}"))
+    if kind == "docker":
+        return found + containers(run_id)
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/sao/{pid}-*")]
+    return found + [str(path) for path in Path("/tmp").glob(f"sao-sandbox-{pid}-*")] + groups
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_driver_leaves_nothing(kind: str) -> None:
+    number = 100_000 + time.time_ns() % 899_999
+    run_id = f"killed-{number}"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, kind, run_id, str(number)], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"up\n"
+        assert len(with_words("sleep", f"3{number}")) >= 6
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        # processes end by themselves
+        assert wait_for(lambda: not with_words("sleep", f"3{number}"))
+    finally:
+        driver.kill()
+        driver.wait()
+
+    async def reap() -> None:
+        backend = make(kind, "other")
+        await backend.reap()
+        await backend.close()
+
+    # a container that was being created when its driver died may appear a moment later: the start after next has it
+    assert wait_for(lambda: asyncio.run(reap()) is None and not leftovers(kind, run_id, driver.pid, number)), leftovers(
+        kind, run_id, driver.pid, number
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_deadline_ends_it_from_inside(kind: str) -> None:
+    async def main() -> None:
+        backend = make(kind, "deadline")
+        box = await backend.start(spec(deadline_s=2.0))
+        await box.exec("pkill sleep; setsid sleep 222 & killall sleep 2>/dev/null; true")
+        started = time.monotonic()
+        with pytest.raises(SandboxDead, match="deadline"):
+            await box.exec("sleep 60", timeout_s=20)
+        assert time.monotonic() - started < 10
+        if kind == "docker":
+            assert await asyncio.to_thread(wait_for, lambda: not containers("deadline"))
+        await backend.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_the_backend_ends_all(kind: str) -> None:
+    number = 100_000 + time.time_ns() % 899_999
+
+    async def main() -> None:
+        backend = make(kind, f"close-{number}")
+        boxes = [await backend.start(spec()) for _ in range(2)]
+        waiting = asyncio.create_task(boxes[0].exec(f"sleep 3{number}"))
+        unfinished = asyncio.create_task(backend.start(spec()))
+        await asyncio.sleep(0.1)
+        unfinished.cancel()
+        await backend.close()
+        with pytest.raises(SandboxDead):
+            await waiting
+        await asyncio.gather(unfinished, return_exceptions=True)
+
+    asyncio.run(main())
+    assert wait_for(lambda: not leftovers(kind, f"close-{number}", os.getpid(), number), 5)
+
+
+def test_owner() -> None:
+    me = owner_id()
+    assert owner_alive(me) is True
+    pid, start, place = me.split("-")
+    assert owner_alive(f"{pid}-{int(start) - 1}-{place}") is False  # the number reused by another process
+    assert owner_alive(f"999999999-1-{place}") is False
+    assert owner_alive(f"{pid}-{start}-elsewhere") is None
+    assert owner_alive("nonsense") is None
+
+
+@pytest.mark.docker
+def test_docker_reaps_what_dead_owners_left() -> None:
+    import docker
+
+    client = docker.APIClient(version="auto")
+    pid, _, place = owner_id().split("-")
+    run_id = f"reap-{time.time_ns()}"
+
+    def left(owner: str, deadline: float) -> str:
+        labels = {"sao.run": run_id, "sao.owner": owner, "sao.deadline": str(int(deadline))}
+        made = client.create_container("sao-base:latest", ["sleep", "100"], labels=labels)["Id"]
+        client.start(made)
+        return made
+
+    later = time.time() + 3600
+    living = left(owner_id(), later)
+    elsewhere = left(f"1-1-{'0' * 16}.1", later)
+    dead = left(f"{pid}-1-{place}", later)
+    late = left(f"1-1-{'0' * 16}.1", time.time() - 3600)
+    volume = client.create_volume(labels={"sao.owner": f"{pid}-1-{place}"})["Name"]
+
+    async def reap() -> list[str]:
+        backend = make("docker", "other")
+        try:
+            return await backend.reap()
+        finally:
+            await backend.close()
+
+    try:
+        assert len(asyncio.run(reap())) >= 3
+        assert {found["Id"] for found in containers(run_id)} == {living, elsewhere}
+        assert volume not in [found["Name"] for found in client.volumes()["Volumes"] or []]
+    finally:
+        for name in (living, elsewhere, dead, late):
+            with contextlib.suppress(docker.errors.NotFound):
+                client.remove_container(name, force=True)
+        client.close()
+
+
+@pytest.mark.docker
+def test_docker_settings() -> None:
+    import docker
+
+    async def main() -> None:
+        backend = make("docker", "settings")
+        async with await backend.start(spec(pids=33, cpus=0.5, labels={"mine": "x"}, deadline_s=600)) as box:
+            client = docker.APIClient(version="auto")
+            facts = client.inspect_container(box.sandbox_id)
+            host = facts["HostConfig"]
+            assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("none", True, True)
+            assert host["Memory"] == host["MemorySwap"] == 1 << 30
+            assert (host["PidsLimit"], host["NanoCpus"], host["CapDrop"]) == (33, 500_000_000, ["ALL"])
+            assert host["SecurityOpt"] == ["no-new-privileges:true"]
+            assert host["LogConfig"]["Type"] == "none"
+            assert facts["Config"]["StdinOnce"]
+            assert facts["Mounts"] == []
+            labels = facts["Config"]["Labels"]
+            assert labels["sao.owner"] == owner_id()
+            assert labels["sao.run"] == "settings"
+            assert labels["mine"] == "x"
+            assert 500 < int(labels["sao.deadline"]) - time.time() <= 600
+            client.close()
+        await backend.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.docker
+def test_docker_missing_image() -> None:
+    async def main() -> None:
+        backend = make("docker")
+        with pytest.raises(ImageMissing, match="docker pull no/such-image:1"):
+            await backend.start(SandboxSpec(image="no/such-image:1"))
+        await backend.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.docker
+def test_docker_image_without_a_shell() -> None:
+    import docker
+
+    from envs.sandbox import StartFailed
+
+    client = docker.APIClient(version="auto")
+    client.import_image_from_data(b"\0" * 10240, repository="sao-test-empty", tag="latest")
+
+    async def main() -> None:
+        backend = make("docker", "no-shell")
+        with pytest.raises(StartFailed, match="/bin/sh"):
+            await backend.start(SandboxSpec(image="sao-test-empty:latest"))
+        await backend.close()
+
+    try:
+        asyncio.run(main())
+        assert containers("no-shell") == []
+    finally:
+        client.remove_image("sao-test-empty:latest")
+        client.close()
+
+
+def test_no_engine(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(BackendUnavailable, match=r"no Docker engine answers at unix:///nowhere.*--sandbox embedded"):
+        make_backend("docker", "x")
+    try:
+        with caplog.at_level(logging.WARNING):
+            backend = make_backend("auto", "x")
+    except BackendUnavailable as error:
+        pytest.skip(f"EMBEDDED TEST NOT RUN: {error}")
+    assert backend.name == "embedded"
+    assert "EMBEDDED SANDBOX" in caplog.text
+    with pytest.raises(ValueError, match="choose one of auto, docker, embedded"):
+        make_backend("podman", "x")
+
+
+def test_no_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from envs.sandbox import namespaces
+
+    namespaces._fault.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    try:
+        with pytest.raises(BackendUnavailable, match=r"bwrap is not installed.*apt-get install bubblewrap"):
+            namespaces.find_launcher()
+    finally:
+        namespaces._fault.cache_clear()
+
+
+def test_the_spec_survives_json() -> None:
+    from dataclasses import asdict
+
+    assert json.loads(json.dumps(asdict(SandboxSpec())))["limits"]["pids"] == 256
