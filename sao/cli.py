@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -35,6 +36,17 @@ Plain_ = Annotated[bool, typer.Option("--plain", help="No colours, no live view:
 
 def _example(*lines: str) -> str:
     return "[bold]Examples[/bold]\n\n" + "\n\n".join(f"  $ {line}" for line in lines)
+
+
+def _backend(sandbox: str | None) -> list[str]:
+    return [] if sandbox is None else [f"sandbox.backend={json.dumps(sandbox)}"]
+
+
+def _own_tasks(path: str | None) -> list[str]:
+    """Rows of the user's own, wherever `sao` is started later."""
+    return (
+        [] if path is None else [f"tasks.path={json.dumps(str(Path(path).expanduser().resolve()))}", "tasks.name=swe"]
+    )
 
 
 def _console(plain: bool = False) -> Console:
@@ -72,12 +84,9 @@ def rollout(
     chosen = list(overrides or [])
     if episodes is not None:
         chosen.append(f"rollout.episodes={episodes}")
-    if sandbox is not None:
-        chosen.append(f"sandbox.backend={sandbox!r}")
-    if tasks is not None:
-        chosen += [f"tasks.path={str(Path(tasks).expanduser().resolve())!r}", "tasks.name='swe'"]
+    chosen += [*_backend(sandbox), *_own_tasks(tasks)]
     if model is not None:
-        chosen.append(f"model.path={model!r}")
+        chosen.append(f"model.path={json.dumps(model)}")
     resolved = load_config(config, chosen)
     console = _console(plain)
     if dry_run:
@@ -138,6 +147,86 @@ def show_config(
     for row in fields(Config):
         table.add_row(*row)
     _console().print(table)
+
+
+@tasks_app.command("show", epilog=_example("sao tasks show", "sao tasks show --set tasks.split=heldout --fix"))
+def tasks_show(
+    config: Config_ = "demo",
+    overrides: Set_ = None,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.", min=1)] = 3,
+    fix: Annotated[bool, typer.Option("--fix", help="Show the reference fix too (spoils it).")] = False,
+    plain: Plain_ = False,
+) -> None:
+    """Show the first tasks of a configuration."""
+    from sao.config import load_config
+    from sao.tasks import show_tasks
+
+    show_tasks(load_config(config, overrides or []), _console(plain), count, fix)
+
+
+@tasks_app.command("validate", epilog=_example("sao tasks validate --tasks my/rows.jsonl", "sao tasks validate -n 20"))
+def tasks_validate(
+    config: Config_ = "demo",
+    overrides: Set_ = None,
+    tasks: Annotated[Optional[str], typer.Option(help="Your own rows.")] = None,  # noqa: UP045
+    sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
+    count: Annotated[Optional[int], typer.Option("--count", "-n", help="Only the first so many.", min=1)] = None,  # noqa: UP045
+    repeats: Annotated[int, typer.Option(help="Runs of each; they must agree.", min=1)] = 1,
+    plain: Plain_ = False,
+) -> None:
+    """Check that tasks tell right from wrong: the reference fix passes, doing nothing fails, repeats agree."""
+    from sao.config import load_config
+    from sao.tasks import validate_tasks
+
+    resolved = load_config(config, [*(overrides or []), *_own_tasks(tasks), *_backend(sandbox)])
+    if count is None and not tasks and not resolved.tasks.path:
+        count = 16  # generated sets are as long as one likes
+    raise typer.Exit(validate_tasks(resolved, _console(plain), repeats, count))
+
+
+@tasks_app.command(
+    "pack",
+    epilog=_example(
+        "sao tasks pack --repo ~/src/thing --base v1.2 --fix 3f2a9c1 --tests tests "
+        '--test-command "python3 -m unittest -v tests.test_x" --problem "parse() loses the last field" --out my/rows.jsonl'
+    ),
+)
+def tasks_pack(
+    repo: Annotated[Path, typer.Option(help="Your git repository (only read).", exists=True, file_okay=False)],
+    base: Annotated[str, typer.Option(help="Revision the agent starts from.")],
+    fix: Annotated[str, typer.Option(help="Revision or patch file with the fix and its tests.")],
+    tests: Annotated[list[str], typer.Option(help="Path that holds tests. May be repeated.")],
+    test_command: Annotated[str, typer.Option(help="unittest -v or pytest -rA, run in the repository.")],
+    problem: Annotated[str, typer.Option(help="What the agent is told; @FILE reads it from a file.")],
+    out: Annotated[Path, typer.Option(help="Rows file to add to; the bundle goes beside it.")] = Path("rows.jsonl"),
+    image: Annotated[
+        str, typer.Option(help="Docker image with the tests' dependencies; empty: python3 and git do.")
+    ] = "",
+    sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
+    plain: Plain_ = False,
+) -> None:
+    """Pack your own repository as a task: the tests really run, without and with the fix."""
+    from sao.config import load_config
+    from sao.tasks import pack_task
+
+    if problem.startswith("@"):
+        file = Path(problem[1:]).expanduser()
+        if not file.is_file():
+            raise UserError(f"--problem names the file {file}, which does not exist.")
+        problem = file.read_text(encoding="utf-8")
+    code = pack_task(
+        load_config("demo", _backend(sandbox)),
+        _console(plain),
+        repo=repo,
+        base=base,
+        fix=Path(fix) if Path(fix).is_file() else fix,
+        tests=tests,
+        test_command=test_command,
+        problem=problem,
+        out=out,
+        image=image,
+    )
+    raise typer.Exit(code)
 
 
 @sandbox_app.command("gc", epilog=_example("sao sandbox gc"))

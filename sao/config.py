@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sao.paths import UserError, config_file
+from trainer.train_config import TrainConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -87,6 +88,7 @@ class Config(Section):
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json"))
@@ -95,7 +97,7 @@ class Config(Section):
         """Hash of what decides the trajectories: a run folder is only continued under the same one.
 
         Machine matters (concurrency, device, sandbox sizes) may change between start and resume; the plan may grow."""
-        plan = self.model_dump(mode="json", exclude={"name", "sandbox"})
+        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "train"})
         plan["rollout"] = {"seed": self.rollout.seed}
         plan["model"] = {"path": self.model.path}
         return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]

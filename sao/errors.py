@@ -5,6 +5,15 @@ from __future__ import annotations
 import sys
 
 USER, INFRASTRUCTURE = 2, 3
+_HEAVY = {
+    "agent.engines.weights": ("ModelRefused",),
+    "trainer.controls": ("ControlError",),
+    "trainer.critic": ("CriticError",),
+    "trainer.folders": ("FolderError",),
+    "trainer.logprobs": ("HeadError",),
+    "trainer.metrics": ("MetricsError",),
+    "trainer.optim": ("TrainingSetupError",),
+}
 
 
 def exit_code_and_text(error: BaseException) -> tuple[int, str] | None:
@@ -20,8 +29,9 @@ def exit_code_and_text(error: BaseException) -> tuple[int, str] | None:
     from sao.paths import UserError
 
     user: list[type[BaseException]] = [UserError, TaskError, LogError, PresetError, TokenizerError]
-    if weights := sys.modules.get("agent.engines.weights"):  # torch is not imported just to show an error
-        user.append(weights.ModelRefused)
+    for module, names in _HEAVY.items():  # torch is not imported just to show an error
+        if loaded := sys.modules.get(module):
+            user += [getattr(loaded, name) for name in names]
     if isinstance(error, tuple(user)):
         return USER, str(error)
     if isinstance(error, SandboxError | EnvironmentFault | EngineError | FaultStorm):

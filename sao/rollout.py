@@ -49,7 +49,7 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
     parts = parts_of(config)
     folder = open_run(config, run, fresh=fresh)
     try:
-        _check_origin(folder, parts)
+        check_origin(folder, parts)
         return asyncio.run(_run(config, console, folder, parts))
     finally:
         folder.close()
@@ -123,7 +123,7 @@ def _earlier(log: TrajectoryLog) -> tuple[Tally, Resume]:
     return done, Resume.of(earlier)
 
 
-def _check_origin(folder: RunDir, parts: Parts) -> None:
+def check_origin(folder: RunDir, parts: Parts) -> None:
     """A run continues only with the weights and the tokenizer that it began with."""
     file = folder.path / "origin.json"
     origin = {"lineage": parts.lineage, "tokenizer": parts.tokenizer.fingerprint}

@@ -1,0 +1,114 @@
+"""`sao eval`: score a model on held-out micro-SWE tasks. The same sandboxes, prompt and limits as in training."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from agent.fleet import EpisodeFinished, Event
+from agent.presets import load_preset
+from agent.renderers.qwen import QwenRenderer
+from agent.tokenizer import load_tokenizer
+from data.loaders import load_tasks
+from data.log import TrajectoryLog
+from data.trajectory import Sampling, Trajectory
+from eval.heldout import HeldoutScore, score
+from sao.assemble import backend_of, environments_of
+from sao.config import Config
+from sao.train_rollouts import fleet_settings
+
+
+def evaluate(
+    config: Config,
+    console: Console,
+    *,
+    model: Path,
+    tokenizer: Path,
+    split: str,
+    tasks: int,
+    temperature: float,
+    log: Path | None = None,
+) -> HeldoutScore:
+    """Each of the first `tasks` tasks of `split` once. `log`: directory that takes the trajectories."""
+    return asyncio.run(_evaluate(config, console, model, tokenizer, split, tasks, temperature, log))
+
+
+async def _evaluate(
+    config: Config,
+    console: Console,
+    model: Path,
+    tokenizer: Path,
+    split: str,
+    count: int,
+    temperature: float,
+    log_path: Path | None,
+) -> HeldoutScore:
+    from agent.engines.embedded import EmbeddedPolicy
+
+    preset = load_preset(config.agent.preset)
+    tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
+    backend = await backend_of(config, f"eval-{split}")
+    log = TrajectoryLog(log_path).open() if log_path is not None else None
+    try:
+        await backend.reap()
+        policy = await asyncio.to_thread(
+            EmbeddedPolicy.load,
+            model,
+            device=None if config.model.device == "auto" else config.model.device,
+            lineage=model.name,
+            sampling=Sampling(temperature=temperature),
+            max_batch=config.rollout.concurrency,
+            threads=config.model.threads or None,
+        )
+        with Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        ) as progress:
+            bar = progress.add_task(f"{split}, T = {temperature:g}", total=len(tasks))
+
+            def observe(event: Event) -> None:
+                if isinstance(event, EpisodeFinished):
+                    progress.update(bar, advance=event.trajectory.outcome.reward is not None)
+
+            def keep(trajectory: Trajectory) -> None:
+                if log is not None:
+                    log.append(trajectory)
+
+            settings = replace(fleet_settings(config, f"eval-{split}", backend.name), run_seed=config.rollout.seed + 1)
+            try:
+                result, _ = await score(
+                    policy,
+                    QwenRenderer(load_tokenizer(tokenizer)),
+                    preset,
+                    environments_of(config, preset, backend),
+                    tasks,
+                    settings,
+                    keep=keep,
+                    observer=observe,
+                )
+            finally:
+                await policy.close()
+        return result
+    finally:
+        if log is not None:
+            log.close()
+        await backend.close()
+
+
+def show(console: Console, rows: list[tuple[str, HeldoutScore]]) -> None:
+    table = Table("what", "passed", "rate", "95 % (Wilson)", "T", "not graded", box=None)
+    for name, result in rows:
+        low, high = result.interval
+        table.add_row(
+            name,
+            f"{result.passed}/{result.graded}",
+            f"{result.rate:.3f}",
+            f"[{low:.3f}, {high:.3f}]",
+            f"{result.temperature:g}",
+            str(result.ungraded),
+        )
+    console.print(table)

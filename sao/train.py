@@ -1,0 +1,247 @@
+"""`sao train`: rollouts in one process, the trainer in another, joined by the run's log and weights folder.
+
+Promises: either side may be killed at any time, and so may this process: what died is started again (`train.restarts`
+times), the same command continues an unfinished run from its last checkpoint, and every draw of the plan has exactly
+one fate at the end. Ctrl-C ends both sides cleanly (a second one at once) and loses no finished trajectory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+
+from data.journal import Journal
+from data.log import TrajectoryLog
+from sao.assemble import TOKENIZER_FILES, parts_of
+from sao.config import Config
+from sao.evaluate import evaluate
+from sao.paths import ROOT, UserError
+from sao.rollout import check_origin
+from sao.rundir import RunDir, open_run, write_atomically
+from sao.train_files import SCORES, read_json
+from sao.train_report import write_report
+from sao.train_view import TrainView
+from sao.train_worker import FATAL, STOP_GRACE_S
+from trainer.folders import FolderError
+from trainer.ledger import Ledger, audit, from_journal
+from trainer.loop import TrainerPaths
+from trainer.publish import WeightFolder
+
+POLL_S = 0.2
+FINAL = "final"
+"""The trained model with its tokenizer, in the run folder."""
+
+
+class SideFailed(UserError):
+    """A side of the run ended with an error and is not started again; the text holds its last words."""
+
+
+@dataclass
+class Side:
+    """One child process. It ends by itself when its standard input is closed."""
+
+    name: str
+    run: Path
+    restarts_left: int
+    process: subprocess.Popen[bytes] | None = None
+    output: IO[bytes] | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def log(self) -> Path:
+        return self.run / f"{self.name}.out"
+
+    def start(self) -> None:
+        self.output = self.log.open("ab")
+        # One thread each: the two sides share the machine, and exact replay needs a fixed number.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sao.train_worker", self.name, str(self.run.resolve())],
+            stdin=subprocess.PIPE,
+            stdout=self.output,
+            stderr=self.output,
+            env=environment,
+            start_new_session=True,  # the terminal's Ctrl-C is ours alone
+        )
+
+    def exit_code(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
+    def tell_to_stop(self) -> None:
+        if self.process is not None and self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+
+    def end(self, kill: bool = False) -> None:
+        """Wait for the end; after the grace, or at once with `kill`, the hard way."""
+        if self.process is None:
+            return
+        self.tell_to_stop()
+        try:
+            self.process.wait(0 if kill else STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.output is not None:
+            self.output.close()
+
+    def last_words(self, lines: int = 12) -> str:
+        try:
+            return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+
+def train(config: Config, console: Console, *, run: str | None = None, fresh: bool = False, score: int = 0) -> int:
+    """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after (0: none)."""
+    config = for_training(config)
+    parts = parts_of(config)
+    config.train.resolved_step()
+    folder = open_run(config, run, fresh=fresh)
+    try:
+        check_origin(folder, parts)
+        if score:
+            _score(config, console, folder, parts.folder, "before", score)
+        stopped = _supervise(config, console, folder)
+        if stopped:
+            console.print("[yellow]Stopped before the plan's end; the same command continues it.[/yellow]")
+            return 1
+        final = export_final(folder.path, parts.folder)
+        if score:
+            _score(config, console, folder, final, "after", score)
+        faults = account(config, folder.path)
+        write_report(folder.path, console)
+        for fault in faults:
+            console.print(f"[red]the ledger does not add up: {fault}[/red]")
+        folder.write_summary({"run": folder.path.name, "faults": faults, "scores": read_json(folder.path / SCORES)})
+        console.print(f"model: {final}    report: {folder.path / 'report.html'}", highlight=False)
+        return 1 if faults else 0
+    finally:
+        folder.close()
+
+
+def for_training(config: Config) -> Config:
+    """The same under the name <name>-train, its plan as long as the training's."""
+    if config.agent.temperature != 1.0:
+        raise UserError(
+            f"agent.temperature is {config.agent.temperature:g}: SAO trains on samples at temperature 1 only."
+        )
+    rollout = config.rollout.model_copy(update={"episodes": config.train.planned})
+    name = config.name if config.name.endswith("-train") else f"{config.name}-train"
+    return config.model_copy(update={"rollout": rollout, "name": name})
+
+
+def _supervise(config: Config, console: Console, folder: RunDir) -> bool:
+    """Run both sides to the plan's end; True when stopped before."""
+    sides = {name: Side(name, folder.path, config.train.restarts) for name in ("trainer", "rollouts")}
+    interrupts: list[float] = []
+    before = {
+        number: signal.signal(number, lambda *_: interrupts.append(time.monotonic()))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        for side in sides.values():
+            side.start()
+        with TrainView(console, folder.path) as view:
+            while sides["trainer"].exit_code() != 0:
+                if interrupts:
+                    view.note("stopping: the step and the episodes at hand end first; once more ends at once")
+                    _wait(sides, view, interrupts)
+                    return sides["trainer"].exit_code() != 0 or not finished(folder.path)
+                for side in sides.values():
+                    _look_after(side, view)
+                view.update()
+                time.sleep(POLL_S)
+            sides["rollouts"].tell_to_stop()
+            _wait(sides, view, interrupts)
+        return not finished(folder.path)
+    finally:
+        for side in sides.values():
+            side.tell_to_stop()
+        for side in sides.values():
+            side.end(kill=len(interrupts) > 1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _look_after(side: Side, view: TrainView) -> None:
+    """Start a side again that died; raise when it said why it cannot go on, or died too often."""
+    code = side.exit_code()
+    if code is None or code == 0:
+        return
+    if code == FATAL or side.restarts_left <= 0:
+        raise SideFailed(
+            f"the {side.name} side ended (exit code {code}) and is not started again. Its last lines ({side.log}):\n"
+            f"{side.last_words()}\nMend the cause; the same command then continues the run."
+        )
+    side.restarts_left -= 1
+    view.note(f"the {side.name} side died (exit code {code}) and is started again; see {side.log}")
+    side.end()
+    side.start()
+
+
+def _wait(sides: dict[str, Side], view: TrainView, interrupts: list[float]) -> None:
+    for side in sides.values():
+        side.tell_to_stop()
+    first = len(interrupts)
+    until = time.monotonic() + STOP_GRACE_S
+    while any(side.exit_code() is None for side in sides.values()) and time.monotonic() < until:
+        if len(interrupts) > max(first, 1):
+            return
+        view.update()
+        time.sleep(POLL_S)
+
+
+def finished(run: Path) -> bool:
+    return read_json(TrainerPaths(run).progress).get("phase") == "finished"
+
+
+def ledger_of(run: Path) -> Ledger:
+    return from_journal(Journal(TrainerPaths(run).journal).read())
+
+
+def account(config: Config, run: Path) -> list[str]:
+    """Faults of the final ledger, in words: none when every planned draw is trained or dropped exactly once."""
+    logged = {t.identity.episode_id: t.identity.draw for t in TrajectoryLog(run / "log").read()}
+    return audit(ledger_of(run), config.train.planned, logged)
+
+
+def export_final(run: Path, model: Path) -> Path:
+    """The newest weights beside the model's tokenizer: a folder that any engine loads. Made again when out of date."""
+    weights = WeightFolder(TrainerPaths(run).weights)
+    newest = weights.newest()
+    if newest is None:
+        raise FolderError(f"{weights.directory} holds no version: the trainer never started")
+    target = run / FINAL
+    shutil.rmtree(target, ignore_errors=True)
+    with weights.fetch(newest) as folder:
+        shutil.copytree(folder, target)
+    for name in (*TOKENIZER_FILES, "generation_config.json"):
+        if (model / name).is_file():
+            shutil.copyfile(model / name, target / name)
+    return target
+
+
+def _score(config: Config, console: Console, folder: RunDir, model: Path, when: str, tasks: int) -> None:
+    """Scores of both splits into scores.json; kept when they are there (a continued run)."""
+    path = folder.path / SCORES
+    scores = read_json(path)
+    for split in ("heldout", "unseen"):
+        name = f"{when}/{split}"
+        if scores.get(name, {}).get("tasks") == tasks:
+            continue
+        result = evaluate(
+            config, console, model=model, tokenizer=folder.tokenizer, split=split, tasks=tasks, temperature=1.0
+        )
+        scores[name] = result.to_dict()
+        write_atomically(path, json.dumps(scores, indent=1) + "\n")

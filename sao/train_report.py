@@ -1,0 +1,138 @@
+"""The end of a training run in one look: a before/after table on the terminal, curves in runs/<name>/report.html.
+
+The page is one file: inline SVG, no scripts, nothing loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from data.journal import Journal
+from sao.train_files import HELDOUT, SCORES, read_json, read_lines
+from trainer.ledger import from_journal
+from trainer.loop import TrainerPaths
+from trainer.metrics import read_metrics
+
+Point = tuple[float, float]
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 220, 64, 16, 28, 34
+_CURVES = (
+    ("reward", "reward of the training episodes (mean of 5 steps; dots: held-out score while training)"),
+    ("explained_variance", "explained variance of the critic, before its updates"),
+    ("rejected_share", "share of action tokens outside the band"),
+    ("staleness_mean", "staleness, mean updates between oldest token and step"),
+    ("approx_kl", "approximate KL, nats per token"),
+    ("policy_grad_norm", "policy gradient norm before clipping"),
+    ("tokens_per_second", "trainer, tokens a second"),
+)
+
+
+def write_report(run: Path, console: Console) -> Path:
+    """Print the table, write report.html."""
+    scores = read_json(run / SCORES)
+    rows = score_rows(scores)
+    if rows:
+        table = Table("tasks", "before", "after", "difference", box=None, title="held-out scores (95 % Wilson)")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    metrics = read_metrics(TrainerPaths(run).metrics)
+    ledger = from_journal(Journal(TrainerPaths(run).journal).read())
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(ledger.dropped().items())) or "none"
+    facts = f"{len(metrics)} steps; {ledger.trained} draws trained on, dropped: {dropped}"
+    alarms = [alarm for line in metrics for alarm in line.get("alarms", ())]
+    console.print(f"{facts}; {len(alarms)} alarms", highlight=False)
+    path = run / "report.html"
+    path.write_text(page(run.name, facts, rows, metrics, read_lines(run / HELDOUT), alarms), encoding="utf-8")
+    return path
+
+
+def score_rows(scores: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for split in dict.fromkeys(name.partition("/")[2] for name in scores):
+        before, after = scores.get(f"before/{split}"), scores.get(f"after/{split}")
+        gain = f"{after['rate'] - before['rate']:+.3f}" if before and after else "—"
+        rows.append((f"{split}, T = {(before or after)['temperature']:g}", _rate(before), _rate(after), gain))
+    return rows
+
+
+def _rate(score: dict[str, Any] | None) -> str:
+    if not score:
+        return "—"
+    low, high = score["wilson_95"]
+    return f"{score['rate']:.3f} [{low:.3f}, {high:.3f}] ({score['passed']}/{score['graded']})"
+
+
+def page(
+    name: str,
+    facts: str,
+    rows: Sequence[tuple[str, ...]],
+    metrics: Sequence[dict[str, Any]],
+    heldout: Sequence[dict[str, Any]],
+    alarms: Sequence[dict[str, Any]],
+) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("tasks", "before", "after", "difference"))
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    plots = []
+    for key, title in _CURVES:
+        points = [(float(line["step"]), float(line[key])) for line in metrics if line.get(key) is not None]
+        if not points:
+            continue
+        dots = [(float(line["step"]), float(line["rate"])) for line in heldout] if key == "reward" else []
+        plots.append(f"<h3>{escape(title)}</h3>{plot(smooth(points, 5) if key == 'reward' else points, dots)}")
+    warned = "".join(
+        f"<li>step {alarm['step']}: {escape(str(alarm['kind']))} {alarm['value']:.4g} (limit {alarm['limit']:.4g})</li>"
+        for alarm in alarms[:50]
+    )
+    style = (
+        "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;color:#222}"
+        "table{border-collapse:collapse}td,th{padding:.2em 1em;text-align:left;border-bottom:1px solid #ddd}"
+        "h3{margin:1.2em 0 0;font-size:1em}svg{background:#fafafa}"
+    )
+    return (
+        f"<!doctype html><meta charset=utf-8><title>{escape(name)}</title><style>{style}</style>"
+        f"<h1>{escape(name)}</h1><p>{escape(facts)}</p><table><tr>{head}</tr>{body}</table>"
+        f"{''.join(plots)}<h3>alarms ({len(alarms)})</h3><ul>{warned}</ul>\n"
+    )
+
+
+def smooth(points: Sequence[Point], width: int) -> list[Point]:
+    """Running mean over the last `width` points."""
+    values = [value for _, value in points]
+    return [
+        (step, sum(values[max(0, at - width + 1) : at + 1]) / len(values[max(0, at - width + 1) : at + 1]))
+        for at, (step, _) in enumerate(points)
+    ]
+
+
+def plot(points: Sequence[Point], dots: Sequence[Point] = ()) -> str:
+    """An SVG line with ticks at its extremes and middle."""
+    every = [*points, *dots]
+    left, right = min(x for x, _ in every), max(x for x, _ in every)
+    low, high = min(y for _, y in every), max(y for _, y in every)
+    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def place(point: Point) -> str:
+        x = _LEFT + (point[0] - left) / max(right - left, 1e-9) * (_WIDTH - _LEFT - _RIGHT)
+        y = _HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        return f"{x:.1f},{y:.1f}"
+
+    lines = []
+    for value in (low, (low + high) / 2, high):
+        y = place((left, value)).partition(",")[2]
+        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end" font-size="11">{value:.3g}</text>')
+    for value in (left, (left + right) / 2, right):
+        x = place((value, low)).partition(",")[0]
+        lines.append(f'<text x="{x}" y="{_HEIGHT - 12}" text-anchor="middle" font-size="11">{value:.0f}</text>')
+    path = " ".join(place(point) for point in points)
+    lines.append(f'<polyline points="{path}" fill="none" stroke="#2563eb" stroke-width="1.6"/>')
+    for dot in dots:
+        x, _, y = place(dot).partition(",")
+        lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="#dc2626"/>')
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%">{"".join(lines)}</svg>'

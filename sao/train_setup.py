@@ -1,0 +1,43 @@
+"""Puts the trainer of a run together: learner, trackers, paths, and what the weights' manifests say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.tokenizer import load_tokenizer
+from sao.assemble import weights_hash
+from sao.config import Config
+from trainer.loop import Trainer, TrainerPaths
+from trainer.metrics import MetricsWriter, open_tracker
+from trainer.setup import build_learner, choose_device, load_policy, model_hash
+
+
+def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], None]) -> Trainer:
+    """Raises UserError, TrainingSetupError, CriticError, CheckpointError, MetricsError."""
+    train = config.train
+    paths = TrainerPaths(run)
+    tokenizer = load_tokenizer(model).fingerprint
+    base = model_hash(model)
+    policy = load_policy(model, choose_device(train.device))
+    learner = build_learner(
+        policy,
+        train.resolved_step(),
+        critic_folder=Path(train.critic) if train.critic else None,
+        tokenizer=tokenizer,
+        base_model=base,
+        say=say,
+    )
+    settings = train.model_dump(mode="json")
+    trackers = [open_tracker(name, run, run.name, settings) for name in train.trackers]
+    return Trainer(
+        paths,
+        [run / "log"],
+        learner,
+        train,
+        lineage=f"{run.name}-{weights_hash(model)[:8]}",
+        max_attempts=config.rollout.max_attempts,
+        about={"base_model": base, "tokenizer": tokenizer, "run": run.name},
+        metrics=MetricsWriter(paths.metrics, trackers),
+        say=say,
+    )
