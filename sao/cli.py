@@ -188,7 +188,7 @@ def tasks_validate(
     "pack",
     epilog=_example(
         "sao tasks pack --repo ~/src/thing --base v1.2 --fix 3f2a9c1 --tests tests "
-        '--test-command "python3 -m unittest -v tests.test_x" --problem "parse() loses the last field" --out my/rows.jsonl'
+        '--test-command "python3 -m unittest -v tests.test_x" --problem @issue.md --out my/rows.jsonl'
     ),
 )
 def tasks_pack(
@@ -199,9 +199,7 @@ def tasks_pack(
     test_command: Annotated[str, typer.Option(help="unittest -v or pytest -rA, run in the repository.")],
     problem: Annotated[str, typer.Option(help="What the agent is told; @FILE reads it from a file.")],
     out: Annotated[Path, typer.Option(help="Rows file to add to; the bundle goes beside it.")] = Path("rows.jsonl"),
-    image: Annotated[
-        str, typer.Option(help="Docker image with the tests' dependencies; empty: python3 and git do.")
-    ] = "",
+    image: Annotated[str, typer.Option(help="Docker image that the tests need; empty: python3 and git do.")] = "",
     sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
     plain: Plain_ = False,
 ) -> None:
