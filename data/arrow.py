@@ -90,16 +90,34 @@ def to_batch(trajectory: Trajectory) -> pa.RecordBatch:
         "patch": trajectory.patch,
     }
     try:
-        arrays = [_column(field, row[field.name]) for field in SCHEMA]
+        arrays = [_column(field.type, row[field.name]) for field in SCHEMA]
     except (UnicodeError, pa.ArrowException, OverflowError, TypeError) as error:
         raise TrajectoryError(f"episode {identity.episode_id!r} cannot be stored: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _column(field: pa.Field, value: Any) -> pa.Array:
-    if isinstance(value, np.ndarray):  # no detour through Python numbers: a token axis may be long
-        return pa.ListArray.from_arrays(np.array([0, len(value)], np.int32), pa.array(value))
-    return pa.array([value], type=field.type)
+def _column(kind: pa.DataType, value: Any) -> pa.Array:
+    """One-row column. Built from buffers: `pa.array` would import pandas (a second or two in the first append)."""
+    if pa.types.is_list(kind):
+        offsets = numbers(pa.int32(), np.array([0, len(value)]))
+        return pa.ListArray.from_arrays(offsets, _values(kind.value_type, value), type=kind)
+    if value is None:
+        return pa.nulls(1, kind)
+    return _values(kind, [value])
+
+
+def _values(kind: pa.DataType, values: Any) -> pa.Array:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        data = [value.encode() if isinstance(value, str) else value for value in values]
+        offsets = np.cumsum([0, *map(len, data)], dtype=np.int32)
+        return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))])
+    return numbers(kind, values)
+
+
+def numbers(kind: pa.DataType, values: Any) -> pa.Array:
+    """An array of a fixed-width numeric type, without nulls."""
+    array = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(array)])
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Trajectory | RowError]]:
@@ -121,7 +139,11 @@ def _row(columns: dict[str, pa.Array], row: int) -> Trajectory | RowError:
         values = columns[name][row].values
         if values.null_count:
             raise ValueError(f"{name} holds nulls")
-        return values.to_numpy(zero_copy_only=False)
+        kind = np.dtype(values.type.to_pandas_dtype())
+        if not len(values):
+            return np.zeros(0, kind)
+        # From the buffer: `to_numpy` would import pandas, as above.
+        return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
 
     episode_id = ""
     try:

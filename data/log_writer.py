@@ -49,6 +49,7 @@ class LogWriter:
         self._mutex = threading.Lock()
         self._pid = os.getpid()
         self._broken = ""
+        self._must_seal = False
         self._descriptor = -1
         self._lock = -1
         this = weakref.ref(self)
@@ -150,8 +151,10 @@ class LogWriter:
                 raise DuplicateEpisode(
                     f"episode {episode_id} is in {self.directory} already; a retried draw needs a new episode id"
                 )
-            data = wal.frame(self._header, self._next, batch)
             try:
+                if self._must_seal:
+                    self._seal()
+                data = wal.frame(self._header, self._next, batch)
                 self._write(data)
             except OSError as error:
                 raise _storage_error(error, self.directory, f"episode {episode_id} was not stored") from error
@@ -180,7 +183,10 @@ class LogWriter:
         except OSError as error:
             self._broken = f"a failed write could not be taken back ({error.strerror})"
         if visible:
-            self._next += 1  # a tail may have read the whole record: its position is never used again
+            # A tail may have read the whole record before its fsync failed. Neither its position nor its place in the
+            # file is used again: the next record comes in a new file.
+            self._next += 1
+            self._must_seal = True
 
     def seal(self) -> Path | None:
         """Move the write-ahead log's records into a shard; None if it has none. Raises LogFull, LogError: the records
@@ -207,6 +213,7 @@ class LogWriter:
         if self._next > old.first:
             self._start_wal()
             self._retire(old, damaged)
+        self._must_seal = False
         return path
 
     def _write_shard(self) -> Path | None:

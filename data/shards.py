@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.arrow import FORMAT, FORMAT_VERSION, POSITION, SCHEMA, RowError, from_batch
+from data.arrow import FORMAT, FORMAT_VERSION, POSITION, SCHEMA, RowError, from_batch, numbers
 from data.log_report import LogCorrupt, LogFormatError
 from data.trajectory import Trajectory
 from data.wal import fsync_directory
@@ -32,7 +32,7 @@ _ROW_GROUP = 64
 def write(path: Path, positions: Sequence[int], rows: Sequence[pa.RecordBatch]) -> None:
     """Write one-row batches as a shard; durable on return, nothing left behind on failure. Raises OSError."""
     table = pa.Table.from_batches(rows, SCHEMA)
-    table = table.add_column(0, _SHARD_SCHEMA.field(0), pa.array(positions, pa.int64())).cast(_SHARD_SCHEMA)
+    table = table.add_column(0, _SHARD_SCHEMA.field(0), numbers(pa.int64(), positions)).cast(_SHARD_SCHEMA)
     temporary = path.with_name(f".tmp-{path.name}")
     try:
         with open(temporary, "wb") as file:

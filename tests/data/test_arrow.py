@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +102,19 @@ def test_text_that_is_no_unicode_is_refused_by_name() -> None:
     broken = dataclasses.replace(episode(1), identity=dataclasses.replace(episode(1).identity, agent="\udc80"))
     with pytest.raises(TrajectoryError, match="episode 'ep-1' cannot be stored"):
         to_batch(broken)
+
+
+def test_writing_and_reading_do_not_import_pandas(tmp_path: Path) -> None:
+    """`pa.array` and its like do, which costs the first append of a run a second or two."""
+    code = (
+        "import sys; from data.log import TrajectoryLog; from tests.data.trajectories import episode\n"
+        "with TrajectoryLog(sys.argv[1], shard_size=2) as log:\n"
+        "    for number in range(3): log.append(episode(number))\n"
+        "    assert len(list(log)) == 3\n"
+        "assert not {'pandas', 'torch', 'transformers'} & set(sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, check=True)
 
 
 def test_slices_and_offsets() -> None:

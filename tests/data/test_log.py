@@ -292,7 +292,7 @@ def test_a_dangling_link_does_not_hang_a_reader(tmp_path: Path) -> None:
     with pytest.raises(LogCorrupt, match="listed but cannot be opened"):
         list(TrajectoryLog(tmp_path))
     (tmp_path / "shard-000000000000-000000000001.parquet").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(LogCorrupt, match="shard-0.* cannot be read"):
+    with pytest.raises(LogCorrupt, match=r"shard-0.* cannot be read"):
         list(TrajectoryLog(tmp_path))
 
 
