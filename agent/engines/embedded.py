@@ -193,7 +193,7 @@ class EmbeddedPolicy(Policy):
         tensors = await asyncio.to_thread(read_weights, source)
 
         def apply() -> None:
-            if lineage is None and version <= self.version:
+            if lineage in (None, self.lineage) and version <= self.version:
                 raise ModelRefused(f"version {version} does not follow version {self.version}: versions only grow")
             for parameter, value in check_weights(self._model, tensors):
                 parameter.copy_(value)

@@ -309,9 +309,11 @@ def test_non_finite_logits_fail_that_request_only_and_leave_nothing_behind(make_
         with pytest.raises(EngineError, match="non-finite logits"):
             await ask(policy, [5, 11, 6] * 30, 2, 5)
         check_exact({0: model}, healthy, await good)
-        again = await asyncio.gather(*(ask(policy, healthy, s, 3, stop=tuple(range(97))) for s in (3, 4)))
-        for made in again:
-            check_exact({0: model}, healthy, made)
+        # The short one takes the row that the failed request left; the long one keeps all columns in view.
+        prompts = [healthy[:5], healthy * 4]
+        again = await asyncio.gather(*(ask(policy, p, 3, 6, stop=tuple(range(97))) for p in prompts))
+        for prompt, made in zip(prompts, again, strict=True):
+            check_exact({0: model}, prompt, made)
         await policy.close()
 
     asyncio.run(run())
