@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import RAW_ATTRIBUTES, quote, read_output
-from envs.swe.repository import Provided
 from envs.swe.row import SweRow
-from envs.swe.worktree import Changes, Content, Entry, fetch
+from envs.swe.worktree import Changes, Content, Entry, Snapshot, fetch
 
 _TIMEOUT_S = 300.0
 _LEFTOVERS = b"__pycache__/\n*.py[cod]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n.hypothesis/\n.coverage\n"
@@ -31,12 +30,12 @@ class Diff:
     """New paths left out by base_commit's ignore rules."""
 
 
-async def make_diff(sandbox: Sandbox, row: SweRow, provided: Provided, changes: Changes, *, max_bytes: int) -> Diff:
-    """`sandbox` is fresh and holds `row`'s repository (`provided`); its work tree is not touched."""
-    base, written = provided.snapshot.base, dict(changes.written)
-    if not provided.exact and written:
+async def make_diff(sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: Changes, *, max_bytes: int) -> Diff:
+    """`sandbox` is fresh and holds `row`'s repository (`snapshot`); its work tree is not touched."""
+    base, written = snapshot.base, dict(changes.written)
+    if snapshot.pristine is None and written:
         # Images and attributes (line endings) may make a pristine file differ from its blob: then it is no change.
-        known = provided.snapshot.files or {}
+        known = snapshot.files or {}
         pristine = await fetch(sandbox, row.repo_dir, [path for path in written if path in known], max_bytes=1 << 30)
         written = {path: content for path, content in written.items() if pristine.get(path) != content}
     ignored = await _ignored(sandbox, row, [path for path in written if path not in base], base)

@@ -21,9 +21,9 @@ from envs.swe.diff import make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
-from envs.swe.repository import Provided, provide
+from envs.swe.repository import provide, record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
-from envs.swe.worktree import Changes, Unreadable, collect
+from envs.swe.worktree import Changes, Snapshot, Unreadable, collect
 from envs.tools.toolset import ToolSet
 
 
@@ -54,13 +54,13 @@ class SWEEnvironment(Environment):
         self.limits = limits or SweLimits()
         self.tools = self.toolset.schemas
         self.sandbox: Sandbox | None = None
-        self._provided: Provided | None = None
+        self._snapshot: Snapshot | None = None
 
     async def reset(self) -> str:
         if self.sandbox is not None:
             raise EnvironmentFault(f"task {self.row.task_id}: reset was called twice; make a new environment")
         self.sandbox = await self.backend.start(agent_spec(self.row, self.limits))
-        self._provided = await provide(self.sandbox, self.row)
+        self._snapshot = await record(self.sandbox, self.row, await provide(self.sandbox, self.row))
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
@@ -74,7 +74,7 @@ class SWEEnvironment(Environment):
         try:
             changes: Changes | Unreadable
             try:
-                changes = await collect(sandbox, self.row.repo_dir, before.snapshot, max_bytes=self.limits.patch_bytes)
+                changes = await collect(sandbox, self.row.repo_dir, before, max_bytes=self.limits.patch_bytes)
             except Unreadable as error:
                 changes = error
         except BaseException:
@@ -84,8 +84,8 @@ class SWEEnvironment(Environment):
             await _discard(fresh_start)
             return _failed(self.row, str(changes))
         async with await fresh_start as fresh:
-            provided = await provide(fresh, self.row)
-            diff = await make_diff(fresh, self.row, provided, changes, max_bytes=self.limits.patch_bytes)
+            await provide(fresh, self.row)
+            diff = await make_diff(fresh, self.row, before, changes, max_bytes=self.limits.patch_bytes)
             taken = time.monotonic()
             run = await run_tests(
                 fresh, self.row, diff.patch, timeout_s=self.row.eval_timeout_s or self.limits.eval_timeout_s
@@ -104,10 +104,10 @@ class SWEEnvironment(Environment):
         if sandbox is not None:
             await sandbox.close()
 
-    def _ready(self, verb: str) -> tuple[Sandbox, Provided]:
-        if self.sandbox is None or self._provided is None:
+    def _ready(self, verb: str) -> tuple[Sandbox, Snapshot]:
+        if self.sandbox is None or self._snapshot is None:
             raise EnvironmentFault(f"task {self.row.task_id}: {verb} needs reset first")
-        return self.sandbox, self._provided
+        return self.sandbox, self._snapshot
 
 
 async def grade_patch(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits | None = None) -> Grade:

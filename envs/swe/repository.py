@@ -4,22 +4,26 @@ Promises, after `provide`:
 * HEAD is base_commit; for files and bundles index and work tree are base_commit's too, on branch `main`;
 * nothing newer than base_commit is left: every object in the repository is reachable from base_commit, there is no
   other ref, remote, reflog, stash or alternate. Proved from git's own object list; any doubt is an EnvironmentFault;
-* the `Snapshot` holds the base tree and a stat record of every file, taken before the agent acts.
+* the `Snapshot` tells the base tree and the state of the work tree, taken before the agent acts.
+Repositories that come from this machine are prepared and proved once and put as bytes from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from data.gitobjects import object_id, repository_tar
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import quote, read_output
 from envs.swe.row import SweRow
-from envs.swe.worktree import LISTING, Entry, Snapshot, parse_listing
+from envs.swe.worktree import LISTING, Entry, Snapshot, parse_listing, read_tar
 
 PREPARE_TIMEOUT_S = 600.0
 _MAX_LISTING = 64 << 20
@@ -74,54 +78,114 @@ extra=$(comm -13 /tmp/.reachable /tmp/.all | head -n 5)
 rm -f /tmp/.reachable /tmp/.all
 """
 
-_SNAPSHOT = f"""
-date +%s >&3; git ls-tree -r -z "$B" >&3 || die "no base tree"
-printf '\\0' >&3
+_TREE = """
+git ls-tree -r -z "$B" >&3 || die "no base tree"
+"""
+
+# The pause lets the clock that stamps files tick on, so that hardly a file is "racy" (see envs.swe.worktree).
+_RECORD = f"""
+cd "$D" || die "no repository folder $D"
+sleep 0.04; date +%s.%N >&3
 {LISTING} >&3 || die "files cannot be listed (the image needs GNU find and tar)"
 tar --version >/dev/null || die "no tar"
 rm -f "$L"
 """
 
-_proved: set[str] = set()
-"""Digests of archives made by this process whose hygiene was proved: the same bytes need no second proof."""
+_SMALL = 512 << 10
+"""Bytes in a work tree. Up to here all files are compared by content; above, a stat record tells which need a look."""
+_MAX_ARCHIVE = 32 << 20
+"""Larger repositories are prepared anew every time."""
+_MAX_KEPT = 256 << 20
 
 
 @dataclass(frozen=True)
-class Provided:
-    """What a prepared repository is: its snapshot, and whether its work tree equals base_commit byte for byte."""
+class Prepared:
+    """A repository whose hygiene was proved, as bytes: putting the same bytes elsewhere needs no second proof."""
 
-    snapshot: Snapshot
-    exact: bool
+    archive: bytes
+    base: Mapping[bytes, Entry]
+    pristine: Mapping[bytes, Entry]
 
 
-async def provide(sandbox: Sandbox, row: SweRow) -> Provided:
-    """Put `row`'s repository at its repo_dir and prove hygiene. Raises EnvironmentFault, SandboxError."""
+_kept: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+"""By what the repository was made from; the least recently used go first when they grow past _MAX_KEPT bytes."""
+
+
+async def provide(sandbox: Sandbox, row: SweRow) -> Snapshot:
+    """Put `row`'s repository at its repo_dir and prove hygiene. Raises EnvironmentFault, SandboxError.
+
+    The snapshot has no stat record: `record` adds it for the sandbox in which an agent will act."""
     if row.files is not None:
         return await _provide_files(sandbox, row, row.files)
-    steps = _CLEAN + _CHECK
     if row.bundle is not None:
-        await sandbox.put(_BUNDLE, await asyncio.to_thread(row.bundle.read_bytes))
-        steps = _FROM_BUNDLE + steps
-    else:
-        # Cleaning a large repository takes long: an image made clean once is only checked.
-        steps = f"if ! ({_CHECK}) 3>/dev/null; then\n{_CLEAN}\nfi\n{_CHECK}"
-    return Provided(_snapshot(row, await _run(sandbox, row, steps + _SNAPSHOT)), exact=False)
+        return await _provide_bundle(sandbox, row, row.bundle)
+    # Cleaning a large repository takes long: an image made clean once is only checked.
+    steps = f"if ! ({_CHECK}) 3>/dev/null; then\n{_CLEAN}\nfi\n{_CHECK}"
+    base = _parse_tree(row, await _run(sandbox, row, steps + _TREE))
+    return Snapshot(base, None)
 
 
-async def _provide_files(sandbox: Sandbox, row: SweRow, files: Mapping[str, str]) -> Provided:
-    """Tiny repositories: every file is compared by content at the end, so no stat record is taken."""
+async def record(sandbox: Sandbox, row: SweRow, snapshot: Snapshot) -> Snapshot:
+    """`snapshot` with a stat record of the work tree, unless all of it is small enough to be compared by content."""
+    small = sum(entry.size for entry in snapshot.pristine.values()) if snapshot.pristine is not None else _SMALL + 1
+    if small <= _SMALL:
+        return snapshot
+    stamp, _, listing = (await _run(sandbox, row, _RECORD)).partition(b"\n")
+    return dataclasses.replace(snapshot, files=parse_listing(listing), taken_at=float(stamp))
+
+
+async def _provide_files(sandbox: Sandbox, row: SweRow, files: Mapping[str, str]) -> Snapshot:
     made = await asyncio.to_thread(repository_tar, files)
     if made.commit != row.base_commit:
         raise EnvironmentFault(
             f"task {row.task_id}: its files make commit {made.commit}, its base_commit says {row.base_commit}"
         )
     await sandbox.put_tar(row.repo_dir, made.archive)
-    digest = hashlib.sha256(made.archive).hexdigest()
-    if digest not in _proved:
-        await _run(sandbox, row, f"{_CHECK}\n{_SNAPSHOT}")
-        _proved.add(digest)
-    base = {path.encode(): Entry("100644", object_id("blob", text.encode())) for path, text in files.items()}
-    return Provided(Snapshot(base, None, 0.0), exact=True)
+    key = ("files", hashlib.sha256(made.archive).digest())
+    if (prepared := _recall(key)) is None:
+        await _run(sandbox, row, _CHECK)
+        base = {
+            path.encode(): Entry("100644", object_id("blob", text.encode()), len(text)) for path, text in files.items()
+        }
+        prepared = _keep(key, Prepared(made.archive, base, base))
+    return Snapshot(prepared.base, prepared.pristine)
+
+
+async def _provide_bundle(sandbox: Sandbox, row: SweRow, bundle: Path) -> Snapshot:
+    stat = await asyncio.to_thread(bundle.stat)
+    key = ("bundle", str(bundle), stat.st_mtime_ns, stat.st_size, row.base_commit)
+    if (prepared := _recall(key)) is not None:
+        await sandbox.put_tar(row.repo_dir, prepared.archive)
+        return Snapshot(prepared.base, prepared.pristine)
+    await sandbox.put(_BUNDLE, await asyncio.to_thread(bundle.read_bytes))
+    base = _parse_tree(row, await _run(sandbox, row, _FROM_BUNDLE + _CLEAN + _CHECK + _TREE))
+    try:
+        script = f"cd {quote(row.repo_dir)} && tar -cf - --format=gnu . 2>/dev/null"
+        archive, code = await read_output(sandbox, script, timeout_s=PREPARE_TIMEOUT_S, max_bytes=_MAX_ARCHIVE)
+    except ValueError:  # too large to keep
+        return Snapshot(base, None)
+    if code != 0:
+        raise EnvironmentFault(f"task {row.task_id}: the prepared repository cannot be read (tar: exit code {code})")
+    pristine = {
+        path: Entry(content.mode, content.object_id(row.base_commit), len(content.data))
+        for path, content in read_tar(archive, _MAX_ARCHIVE).items()
+        if path.split(b"/")[0] != b".git"
+    }
+    _keep(key, Prepared(archive, base, pristine))
+    return Snapshot(base, pristine)
+
+
+def _recall(key: tuple[object, ...]) -> Prepared | None:
+    if key in _kept:
+        _kept.move_to_end(key)
+    return _kept.get(key)
+
+
+def _keep(key: tuple[object, ...], prepared: Prepared) -> Prepared:
+    _kept[key] = prepared
+    while len(_kept) > 1 and sum(len(each.archive) for each in _kept.values()) > _MAX_KEPT:
+        _kept.popitem(last=False)
+    return prepared
 
 
 async def _run(sandbox: Sandbox, row: SweRow, steps: str) -> bytes:
@@ -137,14 +201,13 @@ async def _run(sandbox: Sandbox, row: SweRow, steps: str) -> bytes:
     return output
 
 
-def _snapshot(row: SweRow, output: bytes) -> Snapshot:
-    stamp, _, rest = output.partition(b"\n")
-    tree, separator, listing = rest.partition(b"\0\0")
-    if not separator:
-        raise EnvironmentFault(f"task {row.task_id}: base_commit has no files")
+def _parse_tree(row: SweRow, output: bytes) -> dict[bytes, Entry]:
     base: dict[bytes, Entry] = {}
-    for record in tree.split(b"\0"):
-        head, _, path = record.partition(b"\t")
-        mode, _, object_id = head.split(b" ")
-        base[path] = Entry(mode.decode(), object_id.decode())
-    return Snapshot(base, parse_listing(listing), float(stamp))
+    for record in output.split(b"\0"):
+        if record:
+            head, _, path = record.partition(b"\t")
+            mode, _, name = head.split(b" ")
+            base[path] = Entry(mode.decode(), name.decode())
+    if not base:
+        raise EnvironmentFault(f"task {row.task_id}: base_commit has no files")
+    return base

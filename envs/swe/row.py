@@ -130,7 +130,7 @@ def _bundle(task: Task, fail: Any) -> Path | None:
         return None
     if not isinstance(value, str):
         raise fail("bundle", f"must be a path, not {type(value).__name__}")
-    path = Path(task.base_dir) / value
+    path = (Path(task.base_dir) / value).absolute()
     if not path.is_file():
         raise fail("bundle", f"no file {path}. Keep the bundle beside the rows file that names it")
     return path

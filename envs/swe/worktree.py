@@ -25,8 +25,10 @@ _GONE = 7
 _CHANGED_WHILE_READ = 1
 """tar's exit code when a background process of the agent still writes: what was read counts."""
 _MAX_LISTING = 64 << 20
-_RACY_S = 1.0
-"""A file changed this shortly before the snapshot could change again without a new ctime (the clock ticks coarsely)."""
+_RACY_S = 0.02
+"""A file changed this shortly before the record could change again without a new ctime (clocks tick at >= 100 Hz)."""
+_RACY_COARSE_S = 2.0
+"""On file systems that keep whole seconds."""
 
 
 class Unreadable(ValueError):
@@ -39,6 +41,8 @@ class Entry:
 
     mode: str
     object_id: str
+    size: int = 0
+    """Bytes, where known."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,16 @@ class Content:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Before the agent acts: base_commit's tree and every file of the work tree (also untracked ones)."""
+    """The repository before the agent acts."""
 
     base: Mapping[bytes, Entry]
-    files: Mapping[bytes, Stat] | None
-    """None: no record, every file is compared by content (tiny repositories whose work tree is the base tree)."""
-    taken_at: float
-    """The sandbox's clock, whole seconds, rounded down."""
+    """base_commit's tree."""
+    pristine: Mapping[bytes, Entry] | None
+    """The work tree's contents (without .git), also untracked files; None: not known, look into a fresh sandbox."""
+    files: Mapping[bytes, Stat] | None = None
+    """Stat record of the work tree; None: none was taken, every file is compared by content (small repositories)."""
+    taken_at: float = 0.0
+    """The sandbox's clock just before the record was taken, seconds."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,8 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
         if snapshot.files is None:
             contents = await _fetch_all(sandbox, repo_dir, max_bytes=max_bytes)
             present: Collection[bytes] = contents
-            before: Collection[bytes] = snapshot.base
         else:
-            after = await _list(sandbox, repo_dir)
-            present, before = after, snapshot.files
+            present = after = await _list(sandbox, repo_dir)
             suspects = _suspects(after, snapshot)
             contents = await fetch(sandbox, repo_dir, suspects, max_bytes=max_bytes)
             if missing := [path for path in suspects if path not in contents]:
@@ -111,11 +116,15 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
                 raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
     except FileNotFoundError as error:
         raise Unreadable("the agent's files could not be staged for reading (disk full?)") from error
-    written = {path: content for path, content in contents.items() if not same(content, snapshot.base.get(path))}
+    base, pristine = snapshot.base, snapshot.pristine or {}
+    written = {
+        path: content
+        for path, content in contents.items()
+        if not (same(content, base.get(path)) or same(content, pristine.get(path)))
+    }
+    before: Collection[bytes] = snapshot.files if snapshot.files is not None else pristine
     deleted = frozenset(
-        path
-        for path, entry in snapshot.base.items()
-        if path not in present and path in before and entry.mode != _SUBMODULE
+        path for path, entry in base.items() if path not in present and path in before and entry.mode != _SUBMODULE
     )
     return Changes(written, deleted)
 
@@ -164,25 +173,24 @@ async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict
 async def _read_archive(sandbox: Sandbox, script: str, max_bytes: int) -> tuple[dict[bytes, Content], int]:
     try:
         archive, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes)
-        return _read_tar(archive, max_bytes), code
+        return read_tar(archive, max_bytes), code
     except (ValueError, tarfile.TarError) as error:
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
 
 
 def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
+    """Paths that may have changed. Left out: what lies in submodules and in folders named .git (git tracks neither)."""
     modules = tuple(path + b"/" for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+    before = snapshot.files or {}
+    coarse = all(stat.ctime.is_integer() for stat in before.values())
+    safe_before = snapshot.taken_at - (_RACY_COARSE_S if coarse else _RACY_S)
     return [
         path
         for path, stat in after.items()
-        if _maybe_changed(path, stat, snapshot) and not (modules and path.startswith(modules))
+        if (before.get(path) != stat or stat.ctime >= safe_before)
+        and b".git" not in path.split(b"/")
+        and not (modules and path.startswith(modules))
     ]
-
-
-def _maybe_changed(path: bytes, stat: Stat, snapshot: Snapshot) -> bool:
-    # Folders named .git inside the tree are other repositories: git cannot track what is in them.
-    if b".git" in path.split(b"/"):
-        return False
-    return (snapshot.files or {}).get(path) != stat or stat.ctime >= snapshot.taken_at - _RACY_S
 
 
 def same(content: Content, entry: Entry | None) -> bool:
@@ -206,7 +214,7 @@ async def fetch(sandbox: Sandbox, repo_dir: str, paths: Iterable[bytes], *, max_
     return contents
 
 
-def _read_tar(archive: bytes, max_bytes: int) -> dict[bytes, Content]:
+def read_tar(archive: bytes, max_bytes: int) -> dict[bytes, Content]:
     """The agent may have replaced `tar`: sizes are checked before anything is read out."""
     contents: dict[bytes, Content] = {}
     if not archive:
