@@ -10,7 +10,7 @@ import pytest
 
 from data.task import Task, TaskError
 from envs.environment import EnvironmentFault, Grade
-from envs.sandbox.contract import SandboxBackend
+from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, SweLimits, grade_patch, read_row, validate
 from envs.swe.grading import patch_flags
 from envs.tools import DEMO_TOOLS, ToolSet
@@ -255,3 +255,17 @@ def test_calls_out_of_order_are_faults() -> None:
         await environment.close()
 
     run(work)
+
+
+@pytest.mark.docker
+def test_an_episode_on_docker() -> None:
+    def docker() -> SandboxBackend:
+        return make_backend("docker", "swe-tests")
+
+    for operator, reward in (("+", 1.0), ("*", 0.0)):
+        grade = run(lambda backend, operator=operator: demo_episode(backend, operator), docker())
+        assert grade.reward == reward
+        assert set(grade.detail["pass_to_pass"]["passed"]) == {P2P, OLD}
+    hard = episode(shell(f"{FIX}; rm -rf .git; chmod 000 shop; printf 'x' > ' odd\\n name'"), backend=docker())
+    assert hard.reward == 1.0, hard.detail
+    assert hard.patch.count(b"diff --git") == 2

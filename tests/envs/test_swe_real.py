@@ -1,0 +1,113 @@
+"""A real project as a task (needs the package index once), and the offline SWE-bench row of the test data."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from data import real_task
+from data.loaders import load_tasks
+from data.task import Task
+from envs.environment import Grade
+from envs.sandbox import SandboxBackend, make_backend
+from envs.swe import SWEEnvironment, grade_patch, read_row, validate
+from envs.swe.packing import pack_task
+from tests.envs.swe_support import call, run
+
+DATA = Path(os.environ.get("SAO_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    cache = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
+    try:
+        archive = real_task.download(cache)
+    except real_task.DownloadFailed as error:
+        pytest.skip(f"REAL TASK NOT RUN: {error}")
+    folder = tmp_path_factory.mktemp("real")
+    repository = real_task.build_repository(archive, folder / "more-itertools")
+    assert repository.base == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
+
+    async def make(backend: SandboxBackend) -> None:
+        _, lists = await pack_task(
+            repository.folder,
+            base=repository.base,
+            fix=real_task.PATCH,
+            tests=real_task.TESTS,
+            test_command=real_task.TEST_COMMAND,
+            problem_statement=real_task.PROBLEM,
+            out=folder / "out" / "rows.jsonl",
+            backend=backend,
+            instance_id=real_task.INSTANCE_ID,
+        )
+        assert lists.fail_to_pass == ("tests.test_more.LastTests.test_reversed_is_none",)
+        assert len(lists.pass_to_pass) == 14
+
+    run(make)
+    return load_tasks("real", "test", folder / "out" / "rows.jsonl")[0]
+
+
+async def fix_by_tools(task: Task, backend: SandboxBackend, new: str) -> Grade:
+    environment = SWEEnvironment(task, backend)
+    try:
+        assert (await environment.reset()).startswith("`last()` fails on an object")
+        seen = await environment.step(call("bash", command="grep -n __reversed__ more_itertools/more.py"))
+        assert "hasattr(iterable, '__reversed__')" in seen.text
+        edit = call(
+            "str_replace", path="more_itertools/more.py", old_str="hasattr(iterable, '__reversed__')", new_str=new
+        )
+        assert (await environment.step(edit)).text == "Edited more_itertools/more.py."
+        ran = await environment.step(call("bash", command="python3 -m unittest tests.test_more.LastTests"))
+        assert "OK" in ran.text
+        return await environment.grade()
+    finally:
+        await environment.close()
+
+
+async def check(task: Task, backend: SandboxBackend) -> None:
+    checked = await validate(task, backend)
+    assert checked.problems == ()
+    assert [grade.reward for grade in (*checked.gold, *checked.empty)] == [1.0, 0.0]
+    right, wrong = await asyncio.gather(
+        fix_by_tools(task, backend, "getattr(iterable, '__reversed__', None)"),
+        fix_by_tools(task, backend, "hasattr(iterable,  '__reversed__')"),
+    )
+    assert (right.reward, wrong.reward) == (1.0, 0.0)
+    assert right.patch.count(b"diff --git") == 1  # what the test run left behind is no part of it
+
+
+def test_a_real_project_embedded(real: Task) -> None:
+    run(lambda backend: check(real, backend))
+
+
+@pytest.mark.docker
+def test_a_real_project_docker(real: Task) -> None:
+    run(lambda backend: check(real, backend), make_backend("docker", "swe-tests"))
+
+
+def test_the_offline_swebench_row() -> None:
+    """Its image is not here; its repository, patches, eval script and log format are SWE-bench's own."""
+    rows = DATA / "swe" / "toy" / "toy_calc_v5.jsonl"
+    if not rows.exists():
+        pytest.skip(f"TOY ROW NOT RUN: no {rows} (set SAO_TEST_DATA)")
+    if importlib.util.find_spec("pytest") is None:
+        pytest.skip("TOY ROW NOT RUN: its eval script needs pytest in the sandbox")
+    task = load_tasks("toy", "test", rows)[0]
+    task = dataclasses.replace(task, row={**task.row, "bundle": "testbed.bundle", "portable": True})
+
+    async def work(backend: SandboxBackend) -> None:
+        checked = await validate(task, backend)
+        if "No module named pytest" in checked.gold[0].detail["log_tail"]:
+            pytest.skip("TOY ROW NOT RUN: the sandbox's python has no pytest")
+        assert checked.problems == (), checked.gold[0].detail
+        wrong = await grade_patch(read_row(task), backend, task.row["patch"].replace("a + b", "a * b").encode())
+        assert wrong.reward == 0.0
+        assert wrong.detail["fail_to_pass"]["failed"] == ["test_calc.py::test_add"]
+        assert wrong.detail["pass_to_pass"]["passed"] == ["test_calc.py::test_sub"]
+
+    run(work)
