@@ -6,6 +6,8 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agent.engines.embedded import EmbeddedPolicy
 from agent.engines.scripted import ReplayPolicy, ScriptedPolicy
@@ -375,6 +377,43 @@ def test_a_preset_with_an_unknown_tool_is_refused_before_the_start(renderer, Wor
     wrong = Preset(name="t", system="", tools=("fly",), limits=Limits(**LIMITS))
     with pytest.raises(PresetError, match="no tool fly"):
         asyncio.run(run_episode(ScriptedPolicy([]), renderer, env, wrong, identity(renderer)))
+
+
+turns = st.lists(
+    st.sampled_from([VIEW, FIX, call("submit"), "<tool_call>", "</tool_call>", "<think>", "words and words ", "{"])
+    | st.text(max_size=30),
+    max_size=5,
+).map("".join)
+
+
+@given(
+    st.lists(turns, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 300), st.integers(60, 900),
+    st.none() | st.integers(1, 60), st.booleans(),
+)  # fmt: skip
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_under_any_limits_makes_a_valid_graded_trajectory(
+    renderer, World, script, max_turns, max_tokens, max_context, max_turn_tokens, long
+) -> None:
+    env = World({"a.py": b"x = 1\n" * (200 if long else 1)})
+    policy = ScriptedPolicy(script, encode=renderer.action_ids, repeat_last=True)
+    made = play(
+        renderer, env, [], policy=policy, max_turns=max_turns, max_tokens=max_tokens, max_context=max_context,
+        max_turn_tokens=max_turn_tokens,
+    )  # fmt: skip
+    assert made.outcome.status is Status.GRADED
+    prompt = len(made.spans[0])
+    assert len(made) <= max(max_context, prompt)
+    assert made.turns <= max_turns
+    assert made.action_mask.sum() <= max_tokens
+    assert all(len(s) <= (max_turn_tokens or max_tokens) for s in made.spans if s.kind is SpanKind.ACTION)
+    reached = {
+        ExitReason.SUBMITTED: True,
+        ExitReason.MAX_TURNS: made.turns == max_turns,
+        ExitReason.MAX_TOKENS: made.action_mask.sum() == max_tokens,
+        # Either full, or the next observation would not have left room for an answer.
+        ExitReason.MAX_CONTEXT: len(made) > max_context - LIMITS["answer_reserve"] - 200,
+    }
+    assert reached[made.outcome.exit_reason]
 
 
 def test_replay_plays_the_logged_tokens_again(renderer, World) -> None:
