@@ -1,6 +1,6 @@
 """Make the real task (more-itertools, one fix reverted): a rows file and its bundle.
 
-python scripts/real_task.py --out tasks/real --cache .cache --sandbox auto
+python scripts/real_task.py --out build/real --cache build/cache --sandbox auto
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ async def _run(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("tasks/real"), help="folder for rows.jsonl and the bundle")
-    parser.add_argument("--cache", type=Path, default=Path(".cache"), help="folder that keeps the downloaded archive")
+    parser.add_argument("--out", type=Path, default=Path("build/real"), help="folder for rows.jsonl and the bundle")
+    parser.add_argument("--cache", type=Path, default=Path("build/cache"), help="folder that keeps the downloaded archive")
     parser.add_argument("--sandbox", choices=KINDS, default="auto", help="where the tests are run")
     try:
         asyncio.run(_run(parser.parse_args()))
