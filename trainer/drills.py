@@ -1,0 +1,113 @@
+"""Copying drills: files without meaning, in which one line of a named function is to be changed.
+
+A tiny policy that only ever saw the train templates learns those few lines instead of copying what the file says, and
+fails on a template it has not seen. Drills show the same two turns over nonsense, so that only copying helps.
+
+Promises: nothing but words of the train split, Python's own words and signs; docstrings are random words that say
+nothing about the change, and bodies are no programs, so no held-out template and no hint is ever taught; the line to
+change stands once in its file and has one replaceable part, as in real tasks; pure function of the random generator.
+"""
+
+from __future__ import annotations
+
+import keyword
+import random
+
+from data.micro_swe import kinds, words
+from data.micro_swe.templates import ISSUES
+from trainer.edits import Edit
+
+_NAMES = tuple(name for role in ("scalar", "s", "t", "r", "h") for name in words.ROLES[role])
+_BUILTINS = tuple("self bool int str list range float len min max sum abs round sorted set dict any all tuple".split())
+_SIGNS = ("(", ")", "[", "]", ".", ":", ", ", ", ", " = ", "(", ")", "]:", ":]", "))", "()", "{", "}", " == ", " != ")
+_PARTS = (
+    tuple(f" {option.fill} " for option in kinds.OPERATOR.options),
+    tuple(f" {option.fill} " for option in kinds.COMPARISON.options),
+    *(tuple(o.fill for o in kind.options) for kind in (kinds.CONSTANT, kinds.AGGREGATE, kinds.LETTER_CASE)),
+    tuple(option.fill + ")" for option in kinds.OFF_BY_ONE.options),
+)
+"""What may stand in the replaceable part of a line; the change puts another member of the group there."""
+_PROSE = (
+    *"return value text true when tell whether one if or zero at go from until take times cap of in case write".split(),
+    *sorted(kinds.HINT_WORDS),
+)
+_ATTEMPTS = 100
+
+
+def draw_drill(rng: random.Random) -> Edit:
+    """One drill. Draws again when the line to change is not unique in its file."""
+    for _ in range(_ATTEMPTS):
+        drill = _attempt(rng)
+        if drill.text.count(drill.old_line) == 1 and drill.candidates:
+            return drill
+    raise RuntimeError(f"no drill with a unique line in {_ATTEMPTS} attempts: the drills' vocabulary is broken")
+
+
+def _attempt(rng: random.Random) -> Edit:
+    functions = rng.choice((2, 2, 3))
+    names = rng.sample(_NAMES, 4 * functions)
+    called = rng.sample(words.FUNCTIONS, functions)
+    target = rng.randrange(functions)
+    module = rng.choice(words.MODULES)
+    path = f"{rng.choice(words.PACKAGES)}/{module}.py"
+    indent = rng.choice(("    ", "    ", "    ", "        "))
+    blocks = []
+    old_line, candidates = "", list[str]()
+    for index in range(functions):
+        own = names[4 * index : 4 * index + rng.randint(1, 4)]
+        prose = [rng.choice(_PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(2, 6))]
+        parts = rng.choice(_PARTS) if len(own) < 3 or rng.random() < 0.7 else tuple(own)
+        part = rng.choice(parts)
+        count = rng.choice((1, 1, 2, 2, 3))
+        at = rng.randrange(count)
+        lines = []
+        for number in range(count):
+            before, after = _around(rng, own, number == at)
+            lines.append(_join(before, part if number == at else "", after))
+            if number == at and index == target:
+                old_line = lines[-1]
+                changed = (_join(before, other, after) for other in parts if other != part)
+                candidates = [line for line in changed if line != old_line]
+        head = f"{indent[4:]}def {called[index]}({', '.join(own)}):"
+        doc = f'{indent}"""{" ".join(prose).capitalize()}."""'
+        blocks.append("\n".join((head, doc, *(indent + line for line in lines))))
+    title = rng.choice(("", "", f'"""The {module} module."""\n\n\n', f"# {module}.\n\n\n"))
+    gap = "\n\n\n" if len(indent) == 4 else "\n\n"
+    issue = rng.choice(ISSUES["train"]).format(f=called[target], path=path)
+    return Edit(issue, path, title + gap.join(blocks) + "\n", old_line, tuple(candidates))
+
+
+def _around(rng: random.Random, own: list[str], changing: bool) -> tuple[str, str]:
+    """Nonsense left and right of the replaceable part."""
+    heads = ("return ", "return ", "", "", f"{rng.choice(own)} = ", f"{rng.choice(words.LOCALS)} = ", "if ")
+    pieces = [_piece(rng, own) for _ in range(rng.randint(1, 5))]
+    cut = rng.randint(0, len(pieces)) if changing else len(pieces)
+    return rng.choice(heads) + _run(rng, pieces[:cut]), _run(rng, pieces[cut:])
+
+
+def _piece(rng: random.Random, own: list[str]) -> str:
+    kind = rng.random()
+    if kind < 0.45:
+        return rng.choice(own)
+    if kind < 0.55:
+        return rng.choice(_NAMES)
+    if kind < 0.70:
+        return rng.choice(_BUILTINS)
+    return rng.choice(keyword.kwlist) if kind < 0.80 else rng.choice(_SIGNS)
+
+
+def _run(rng: random.Random, pieces: list[str]) -> str:
+    text = ""
+    for piece in pieces:
+        text = _join(text, " " if rng.random() < 0.4 else "", piece)
+    return text
+
+
+def _join(left: str, part: str, right: str) -> str:
+    """Concatenation that keeps words apart and spaces single."""
+    text = left
+    for piece in (part, right):
+        if text[-1:].isalnum() and piece[:1].isalnum():
+            text += " "
+        text += piece
+    return " ".join(text.split())
