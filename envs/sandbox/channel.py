@@ -9,6 +9,7 @@ A request is one line, `<nonce> <verb> <quoted arguments>`; `put` and `untar` ar
 a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
 
     R             the channel is up
+    A             the command's shell is about to start
     B [pid]       output begins (pid: the filter process that passes it on)
     E code [text] output ends here; what follows comes from background children
     D code, X     the command's shell has ended / the runner is idle; seen also when E is lost on the way
@@ -29,6 +30,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from envs.sandbox.contract import ExecResult, SandboxDead, SandboxError, SandboxSpec
@@ -42,6 +44,7 @@ STOP_LIMIT_S = 20.0
 MAX_COMMAND = 1 << 20
 PART = 30_000
 TIMED_OUT_CODE = 124
+LOST = b"\nsh: the sandbox's process table is full: output is lost, and everything that ran was killed\n"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -79,7 +82,7 @@ class _Request:
         self.seq = seq
         self.head = bytearray()
         self.tail = bytearray()
-        self.begun = self.in_tail = self.ended = self.exited = self.closed = self.nofork = False
+        self.begun = self.in_tail = self.ended = self.exited = self.closed = self.started = False
         self.size = self.total = 0
         self.code: int | None = None
         self.words: list[str] = []
@@ -94,7 +97,9 @@ class _Request:
 
     def frame(self, kind: str, words: list[str], length: int) -> None:
         self.seen = time.monotonic()
-        if kind == "B":
+        if kind == "A":
+            self.started = True
+        elif kind == "B":
             self.begun = True
         elif kind == "E":
             self.ended = True
@@ -104,7 +109,7 @@ class _Request:
         elif kind == "D":
             self.exited, self.code = True, int(words[0])
         elif kind == "X":
-            self.exited, self.nofork = True, words == ["nofork"]
+            self.exited = True
         elif kind == "T":
             self.in_tail = True
         elif kind in "ZC":
@@ -254,17 +259,16 @@ class Channel:
         prelude = exports(env)
         async with self._lock:
             await self._settle()
-            for last in (False, True):
+            result = await self._run(command, timeout_s, cwd, prelude)
+            if result is None:  # nothing could be started; now everything else is killed
                 result = await self._run(command, timeout_s, cwd, prelude)
-                if result is not None:
-                    return result
-                # The process table was full of what earlier commands left running: clear it and try once more.
-                await self._stop()
-                if last:
-                    raise self._broken("no process could be started although everything else was killed")
-        raise AssertionError("unreachable")
+            if result is None:
+                raise self._broken("no process could be started although everything else was killed")
+            return result
 
     async def _run(self, command: str, timeout_s: float, cwd: str, prelude: str) -> ExecResult | None:
+        """None: the command was not started, since what earlier ones left running fills the process table; it is clear
+        now."""
         cap = self._spec.limits.output_bytes
         reads = max(1, cap // 2 // BLOCK)
         request = self._request = _Request(self._next())
@@ -275,23 +279,26 @@ class Channel:
         sizes = (str(request.seq), str(reads), str(max(1, cap - reads * BLOCK) + 64))  # 64: room for the E frame
         self._send("run", *sizes, *map(quote, (cwd, prelude, *parts)))
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
-        force_at = time.monotonic() + 2.0
-        while not timed_out and not request.complete and not request.nofork:
-            # The command is over; its end has not come through. Usually it is on its way, else a child holds the pipe.
-            if await self._until(lambda: request.complete, FLUSH_AFTER_S):
-                break
-            now = time.monotonic()
-            if now - request.seen >= FLUSH_AFTER_S and self._filter is not None:
-                if await self._flush(force=now > force_at) == "gone" and now > force_at:
-                    break
-            elif now > force_at + 5.0:
-                break
-        if request.nofork:
-            return None
-        if timed_out:
+        whole = timed_out or await self._collect(request)
+        if timed_out or not (whole and request.started):
             await self._stop()
         self._dirty = False
-        return request.result(cap, time.monotonic() - started, timed_out)
+        if not (timed_out or request.started):
+            return None
+        result = request.result(cap, time.monotonic() - started, timed_out)
+        return result if whole else replace(result, output=result.output + LOST, exit_code=request.code or 126)
+
+    async def _collect(self, request: _Request) -> bool:
+        """The command is over: wait for the end of its output. False when that is lost (no filter could start)."""
+        force_at = time.monotonic() + 2.0
+        # Usually it is on its way; else a child of the command holds the pipe and the filter's reader has to be ended.
+        while not await self._until(lambda: request.complete, FLUSH_AFTER_S):
+            now = time.monotonic()
+            if now - request.seen < FLUSH_AFTER_S:
+                continue
+            if not request.begun or await self._flush(force=now > force_at) == "gone":
+                return request.complete  # a filter says C before it goes
+        return True
 
     async def _flush(self, *, force: bool) -> str:
         if self._filter is None:

@@ -54,9 +54,9 @@ filter() {
 
 # run SEQ READS TAIL CWD EXPORTS COMMAND-IN-PARTS...
 run() {
-    seq=$1
     {
         (
+            frame "$seq" A
             exec 3>&- </dev/null 2>&1
             echo 500 2>/dev/null >/proc/self/oom_score_adj
             cd -- "$4" || exit 126
@@ -71,13 +71,22 @@ run() {
     } | { filter "$1" "$2" "$3" <&5 5<&- & } 5<&0
 }
 
-# pids: every process as "pid:parent" in P (zombies too), from the process table, without a fork.
+# table: every process as "pid:parent" in P, from the process table, without a fork. Left out is what has ended and only
+# waits to be collected; one whose first thread alone has ended is not (it shows as a zombie with other threads).
 table() {
     P=
     for q in /proc/[0-9]*; do
-        pp=
-        { while read -r k v _; do case $k in PPid:) pp=$v; break ;; esac; done <"$q/status"; } 2>/dev/null
-        [ -n "$pp" ] && P="$P ${q#/proc/}:$pp"
+        pp= z=
+        {
+            while read -r k v _; do
+                case $k$v in
+                State:Z | State:X) z=1 ;;
+                PPid:*) pp=$v; [ -n "$z" ] || break ;;
+                Threads:[01]) pp=; break ;;
+                esac
+            done <"$q/status"
+        } 2>/dev/null
+        [ -z "$pp" ] || P="$P ${q#/proc/}:$pp"
     done
 }
 
@@ -190,8 +199,10 @@ control() {
 runner() {
     exec 2>/dev/null
     while IFS= read -r l; do
-        seq=
-        if command eval "$l"; then frame "$seq" X; else frame "$seq" X nofork; fi
+        seq=${l#run }
+        seq=${seq%% *}
+        command eval "$l" || wait
+        frame "$seq" X
     done
 }
 

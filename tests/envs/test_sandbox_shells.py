@@ -1,0 +1,102 @@
+"""The channel needs a POSIX shell and POSIX tools, not one shell in particular: the core of the contract on others."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from envs.sandbox import SandboxSpec
+from envs.sandbox.contract import Sandbox
+from envs.sandbox.embedded import EmbeddedBackend
+from tests.envs.sandbox_support import make, processes, spec
+from tests.envs.test_sandbox_contract import ODD_COMMANDS
+
+
+async def core(box: Sandbox, *, threads: bool = True) -> None:
+    quiet = await processes(box)
+    for command, code, output in ODD_COMMANDS:
+        result = await box.exec(command, timeout_s=20)
+        assert (command, result.exit_code, result.output) == (command, code, output)
+    big = await box.exec("echo START; yes | head -c 30000000; echo END; exit 9", timeout_s=60)
+    assert big.exit_code == 9
+    assert big.output.startswith(b"START\ny\n")
+    assert big.output.endswith(b"y\nEND\n")
+    assert len(big.output) + big.truncated == 30_000_010
+    assert (await box.exec("sleep 300 & echo hi")).output == b"hi\n"
+    stopped = await box.exec("(trap '' TERM; setsid sleep 1000 & ) ; echo partial; sleep 50", timeout_s=0.5)
+    assert (stopped.timed_out, stopped.output) == (True, b"partial\n")
+    assert await processes(box, like=quiet) == quiet
+    data = bytes(range(256)) * 1500
+    await box.put("a/b", data, mode=0o755)
+    assert await box.get("a/b") == data
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        info = tarfile.TarInfo("x/y")
+        info.size = len(data)
+        info.uid = 7
+        tar.addfile(info, io.BytesIO(data))
+    await box.put_tar("t", out.getvalue())
+    assert await box.get("t/x/y") == data
+
+
+@pytest.mark.parametrize("shell", ["bash --posix", "busybox sh", "mksh", "ksh"])
+def test_other_shells(shell: str) -> None:
+    words = shell.split()
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"{words[0]} is not on this machine")
+
+    class OtherShell(EmbeddedBackend):
+        def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int) -> list[str]:
+            return [*super().command(spec, work, etc, arguments_fd)[:-1], *words]
+
+    async def main() -> None:
+        backend = OtherShell("shells", launcher="bwrap")
+        async with await backend.start(spec()) as box:
+            await core(box)
+        await backend.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.docker
+def test_an_image_of_busybox_alone() -> None:
+    """No GNU tools, no Debian: what small public images have."""
+    busybox = shutil.which("busybox")
+    if busybox is None or b"statically linked" not in subprocess.run(["file", busybox], capture_output=True).stdout:
+        pytest.skip("a statically linked busybox is not on this machine (Debian: apt-get install busybox-static file)")
+    import docker
+
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.add(busybox, "bin/busybox")
+        for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            if name != "busybox":
+                tar.addfile(link)
+        for folder in ("tmp", "usr"):
+            info = tarfile.TarInfo(folder)
+            info.type, info.mode = tarfile.DIRTYPE, 0o777
+            tar.addfile(info)
+    name = f"sao-test-busybox:{time.time_ns()}"
+    client = docker.APIClient(version="auto")
+    client.import_image_from_data(out.getvalue(), repository=name.split(":")[0], tag=name.split(":")[1])
+
+    async def main() -> None:
+        backend = make("docker", "busybox")
+        async with await backend.start(spec(image=name)) as box:
+            await core(box)
+        await backend.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        client.remove_image(name)
+        client.close()
