@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sao import cli_train
 from sao.paths import UserError
 
 app = typer.Typer(
@@ -249,6 +250,9 @@ def sandbox_gc(plain: Plain_ = False) -> None:
                 await backend.close()
 
     asyncio.run(reap())
+
+
+cli_train.register(app)
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.model_dump(mode="json"))
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     def plan_hash(self) -> str:
         """Hash of what decides the trajectories: a run folder is only continued under the same one.

@@ -103,7 +103,7 @@ class Side:
 
 
 def train(config: Config, console: Console, *, run: str | None = None, fresh: bool = False, score: int = 0) -> int:
-    """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after (0: none)."""
+    """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
     config = for_training(config)
     parts = parts_of(config)
     config.train.resolved_step()
@@ -139,6 +139,33 @@ def for_training(config: Config) -> Config:
     rollout = config.rollout.model_copy(update={"episodes": config.train.planned})
     name = config.name if config.name.endswith("-train") else f"{config.name}-train"
     return config.model_copy(update={"rollout": rollout, "name": name})
+
+
+def describe_training(config: Config, console: Console) -> None:
+    """The resolved configuration and the plan's arithmetic; starts nothing, makes no folder."""
+    from rich.table import Table
+
+    config = for_training(config)
+    train, step = config.train, config.train.resolved_step()
+    console.print(config.to_toml(), markup=False, highlight=False)
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_row(
+        "plan", f"{train.planned} draws: {train.steps} steps of {train.batch}, {config.rollout.concurrency} at once"
+    )
+    table.add_row(
+        "a step",
+        f"critic x {step.critic.updates if step.advantage.kind.needs_critic else 0}, actor x {step.objective.updates}",
+    )
+    table.add_row(
+        "rates", f"policy {step.policy_optimizer.learning_rate:g}, critic {step.critic_optimizer.learning_rate:g}"
+    )
+    low, high = 1 - step.objective.eps_low, 1 + step.objective.eps_high
+    table.add_row("band", f"ratios in ({low:g}, {high:g}) are kept, N counts every action token")
+    table.add_row("asynchrony", f"at most {train.ahead} batches ahead, dropped above staleness {train.max_staleness}")
+    table.add_row(
+        "kept", f"a checkpoint every {train.checkpoint_every} steps, a version every {train.publish_every} updates"
+    )
+    console.print(table)
 
 
 def _supervise(config: Config, console: Console, folder: RunDir) -> bool:

@@ -73,7 +73,7 @@ class Pace:
     async def gate(self) -> None:
         self.held += 1
         try:
-            while self.taken >= self.consumed + self.window:
+            while self.taken >= self.consumed + self.window:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
             self.taken += 1
         finally:

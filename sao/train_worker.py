@@ -22,7 +22,7 @@ FATAL = 3
 
 def _watch_parent(stopping: threading.Event) -> None:
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not sys.stdin: its lock would be held at the interpreter's end
             pass
         stopping.set()
         time.sleep(STOP_GRACE_S)
@@ -67,10 +67,13 @@ def run_side(side: str, run: Path) -> None:
 def main() -> int:
     side, run = sys.argv[1], Path(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, through our standard input
+    from transformers.utils import logging as transformers_logging
+
     from data.journal import JournalError
     from data.log_report import LogLocked
     from sao.errors import exit_code_and_text
 
+    transformers_logging.disable_progress_bar()
     began = time.monotonic()
     while True:
         try:

@@ -83,7 +83,7 @@ class Checkpoints:
             return Found(self.path(step), tuple(damaged))
         if damaged:
             raise CheckpointError(
-                f"no checkpoint in {self.directory} can be used: {damaged[0]}. Restore it from a copy, or start a new run"
+                f"no checkpoint in {self.directory} can be used: {damaged[0]}. Restore it from a copy, or begin anew"
             )
         return None
 

@@ -87,7 +87,7 @@ class Ledger:
 
 def from_journal(entries: Iterable[Entry]) -> Ledger:
     """The final lineage as the trainer's journal tells it: a `resumed` line takes back all that is not in the
-    checkpoint it resumed from, i.e. entries of its step and later but for `kept` (drops between step and checkpoint)."""
+    checkpoint it resumed from: entries of its step and later, but for `kept` (drops between step and checkpoint)."""
     ledger = Ledger()
     for entry in entries:
         if entry.event == RESUMED:

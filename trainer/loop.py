@@ -282,6 +282,11 @@ class Trainer:
             "pid": os.getpid(),
             "time": time.time(),
         }
-        temporary = self.paths.progress.with_suffix(".tmp")
-        temporary.write_text(json.dumps(values), encoding="utf-8")
-        os.replace(temporary, self.paths.progress)
+        replace_file(self.paths.progress, values)
+
+
+def replace_file(path: Path, values: Mapping[str, Any]) -> None:
+    """Readers see the old values or the new ones. Not durable: made to be replaced."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(values), encoding="utf-8")
+    os.replace(temporary, path)

@@ -67,7 +67,7 @@ def build_learner(
     base_model: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Learner:
-    """Raises CriticError, TrainingSetupError. `tokenizer` and `base_model` are what a critic folder must be made for."""
+    """`tokenizer` and `base_model`: what a critic folder must be made for. Raises CriticError, TrainingSetupError."""
     critic: Critic | None = None
     if config.advantage.kind.needs_critic:
         device = next(policy.parameters()).device
@@ -87,6 +87,6 @@ def _check_provenance(folder: Path, tokenizer: str, base_model: str) -> None:
         found = provenance.get(name)
         if wanted and found and found != wanted:
             raise TrainingSetupError(
-                f"{folder} was trained for {name.replace('_', ' ')} {found[:12]}, this run has {wanted[:12]}: its values "
-                "mean nothing here. Run `sao pretrain-value` on a log of this run's model"
+                f"{folder} was trained for {name.replace('_', ' ')} {found[:12]}, this run has {wanted[:12]}: its "
+                "values mean nothing here. Run `sao pretrain-value` on a log of this run's model"
             )

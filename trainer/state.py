@@ -77,8 +77,8 @@ class TrainerState:
     updates: int = 0
     """Policy updates done."""
     versions: VersionAxis = VersionAxis()
-    history: RewardHistory = RewardHistory()
-    health: HealthState = HealthState()
+    history: RewardHistory = field(default_factory=RewardHistory)
+    health: HealthState = field(default_factory=HealthState)
     ledger: Ledger = field(default_factory=Ledger)
     positions: dict[str, int] = field(default_factory=dict)
     """Log directory -> a position before which every record is in the ledger."""

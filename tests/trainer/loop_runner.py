@@ -1,4 +1,4 @@
-"""A whole trainer on a prepared log, for tests that kill it: `python -m tests.trainer.loop_runner RUN [key=value …]`."""
+"""A whole trainer on a prepared log, for tests: `python -m tests.trainer.loop_runner RUN [key=value …]`."""
 
 from __future__ import annotations
 
