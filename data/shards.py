@@ -3,6 +3,9 @@
 A shard appears whole or not at all (temporary file, fsync, atomic rename, directory fsync) and never changes. Its name
 gives the positions it covers, `shard-<first>-<end>.parquet`; the `position` column gives each row's own (a record that
 the storage destroyed leaves a hole).
+
+Parquet is read on the calling thread (`use_threads=False`): a process that ends right after a threaded read of
+pyarrow 26 dies of SIGABRT now and then (6 of 25 short scripts on two busy cores, 0 of 40 without threads).
 """
 
 from __future__ import annotations
@@ -52,10 +55,10 @@ def read(path: Path, position: int = 0) -> Iterator[tuple[int, Trajectory | RowE
     with _open(path) as file:
         for group in range(file.num_row_groups):
             try:
-                positions = file.read_row_group(group, columns=[POSITION]).column(0).to_pylist()
+                positions = file.read_row_group(group, columns=[POSITION], use_threads=False).column(0).to_pylist()
                 if positions[-1] < position:
                     continue
-                batches = file.read_row_group(group).to_batches()
+                batches = file.read_row_group(group, use_threads=False).to_batches()
             except (OSError, pa.ArrowException) as error:
                 raise _damaged(path, error) from error
             start = 0
@@ -70,7 +73,7 @@ def read_episode_ids(path: Path) -> list[str]:
     """Ids of the shard's rows, in order; reads that column only. Raises as `read`."""
     with _open(path) as file:
         try:
-            return file.read(columns=["episode_id"]).column(0).to_pylist()
+            return file.read(columns=["episode_id"], use_threads=False).column(0).to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise _damaged(path, error) from error
 
