@@ -44,12 +44,15 @@ def choose_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype
 def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> Any:
     """A causal LM from a folder with config.json and safetensors. Raises ModelRefused."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelRefused(
             f"{folder}: no config.json, so no Hugging Face model. Point at a folder made by save_pretrained."
         )
+    shows_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # it would run through the caller's live view
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -61,6 +64,9 @@ def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> 
         )
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise ModelRefused(f"{folder}: cannot load the model ({type(error).__name__}: {error})") from error
+    finally:
+        if shows_bar:
+            logging.enable_progress_bar()
     model, info = loaded
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if info.get(kind):
