@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics as st
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,7 +66,12 @@ def main() -> None:
     learner = Learner.build(policy, critic, config)
     rng = np.random.default_rng(0)
     batch = [episode(rng, SHAPES[args.shape]["vocab_size"], i, args.tokens) for i in range(args.episodes)]
-    steps = [sao_step(learner, batch, step=i, version=i).metrics for i in range(args.steps)][1:]
+    steps, cpu = [], []
+    for i in range(args.steps):
+        start = time.process_time()
+        steps.append(sao_step(learner, batch, step=i, version=i).metrics)
+        cpu.append(time.process_time() - start)
+    steps, cpu = steps[1:], cpu[1:]
     print(
         json.dumps(
             {
@@ -76,6 +82,8 @@ def main() -> None:
                 "action_tokens": steps[0].action_tokens,
                 "padding_share": round(steps[0].padding_share, 3),
                 "tokens_per_second": round(st.median(m.tokens_per_second for m in steps)),
+                # on a shared machine the wall clock also counts others' work
+                "tokens_per_cpu_second": round(steps[0].context_tokens / st.median(cpu)),
                 "seconds": {k: round(st.median(m.seconds[k] for m in steps), 3) for k in steps[0].seconds},
             },
             indent=2,
