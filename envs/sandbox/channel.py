@@ -50,8 +50,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def quote(text: str) -> str:
-    """One shell word on one line; newlines come from the channel's own $NL."""
-    return '"$NL"'.join("'" + part.replace("'", "'\"'\"'") + "'" for part in text.split("\n"))
+    """One shell word on one line; newlines come from the channel's own variable."""
+    return '"$sao_nl"'.join("'" + part.replace("'", "'\"'\"'") + "'" for part in text.split("\n"))
 
 
 def exports(env: Mapping[str, str]) -> str:

@@ -10,9 +10,9 @@
 #   +- lease      ends main at the deadline, whatever became of driver and engine
 #   filter        one a command, detached: passes the output on, capped, and afterwards swallows what background
 #                 children still write
-N=@NONCE@
-R=$(printf '\036')
-NL='
+sao_n=@NONCE@
+sao_rs=$(printf '\036')
+sao_nl='
 '
 exec 3>&1
 cd / || exit 1
@@ -20,8 +20,13 @@ umask 022
 ulimit -n @NOFILE@ 2>/dev/null
 ulimit -c 0 2>/dev/null
 @LIMITS@
-if command -v setsid >/dev/null 2>&1; then S=setsid; else S=; fi
-frame() { printf '%s%s %s\n' "$R" "$N" "$*" >&3; }
+# launch COMMAND [NAME ARGUMENT...]
+if command -v setsid >/dev/null 2>&1; then
+    launch() { exec setsid sh -c "$@"; }
+else
+    launch() { exec sh -c "$@"; }
+fi
+frame() { printf '%s%s %s\n' "$sao_rs" "$sao_n" "$*" >&3; }
 
 # Copy exactly $1 bytes of standard input. GNU head reads no further than asked; others may, so they are tried first.
 case $(printf abcdef | { head -c 3 >/dev/null 2>&1; cat; }) in
@@ -39,7 +44,7 @@ filter() {
     frame "$1" B "$pid"
     r=$(export LC_ALL=C; exec dd bs=2048 count="$2" 2>&1 >&3)
     r=${r%% records in*}
-    r=${r##*"$NL"}
+    r=${r##*"$sao_nl"}
     case $r in
     *[!0-9+]* | '') frame "$1" C; exec cat >/dev/null 3>&- ;;
     esac
@@ -56,18 +61,18 @@ filter() {
 run() {
     {
         (
-            frame "$seq" A
+            frame "$sao_seq" A
             exec 3>&- </dev/null 2>&1
             echo 500 2>/dev/null >/proc/self/oom_score_adj
             cd -- "$4" || exit 126
             eval "$5"
             shift 5
-            [ $# -gt 1 ] || exec $S sh -c "$1"
-            exec $S sh -c 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"' sh "$@"
+            [ $# -gt 1 ] || launch "$1"
+            launch 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"' sh "$@"
         )
         code=$?
-        printf '%s%s %s E %d\n' "$R" "$N" "$seq" $code
-        frame "$seq" D $code
+        printf '%s%s %s E %d\n' "$sao_rs" "$sao_n" "$sao_seq" $code
+        frame "$sao_seq" D $code
     } | { filter "$1" "$2" "$3" <&5 5<&- & } 5<&0
 }
 
@@ -100,7 +105,7 @@ ours() {
         for q in $P; do
             case $K in *" ${q%:*} "*) continue ;; esac
             case ${q#*:} in
-            "$$" | "$L") K="$K${q%:*} "; more=1 ;;
+            "$$" | "$sao_lease") K="$K${q%:*} "; more=1 ;;
             *) case " $1 $D" in *" ${q#*:} "*) K="$K${q%:*} "; D="$D${q%:*} "; more=1 ;; esac ;;
             esac
         done
@@ -161,7 +166,7 @@ put() {
         exit $s
     })
     s=$?
-    frame "$1" E $s "${e%%"$NL"*}"
+    frame "$1" E $s "${e%%"$sao_nl"*}"
 }
 untar() {
     e=$(take "$3" | {
@@ -171,7 +176,7 @@ untar() {
         exit $s
     })
     s=$?
-    frame "$1" E $s "${e%%"$NL"*}"
+    frame "$1" E $s "${e%%"$sao_nl"*}"
 }
 get() {
     if [ -d "$2" ]; then s=dir
@@ -186,10 +191,10 @@ get() {
 }
 
 control() {
-    while IFS= read -r l; do
-        case $l in
-        "$N run "*) printf '%s\n' "${l#"$N "}" ;;
-        "$N "*) command eval "${l#"$N "}" || break ;;
+    while IFS= read -r sao_line; do
+        case $sao_line in
+        "$sao_n run "*) printf '%s\n' "${sao_line#"$sao_n "}" ;;
+        "$sao_n "*) command eval "${sao_line#"$sao_n "}" || break ;;
         *) break ;;
         esac
     done
@@ -198,11 +203,11 @@ control() {
 }
 runner() {
     exec 2>/dev/null
-    while IFS= read -r l; do
-        seq=${l#run }
-        seq=${seq%% *}
-        command eval "$l" || wait
-        frame "$seq" X
+    while IFS= read -r sao_line; do
+        sao_seq=${sao_line#run }
+        sao_seq=${sao_seq%% *}
+        command eval "$sao_line" || wait
+        frame "$sao_seq" X
     done
 }
 
@@ -219,7 +224,7 @@ lease() {
 
 [ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
 lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
-L=$!
+sao_lease=$!
 frame 0 R
 # One line: a shell that reads its text byte by byte must leave nothing of it to control.
 control | runner; exit 0

@@ -31,7 +31,7 @@ space /root
 mkdir -p "$root/run" "$root/var/tmp" "$root/etc" "$root/dev" "$root/proc"
 cp "$etc"/* "$root/etc/"
 for path in /etc/ld.so.cache /etc/ld.so.conf; do [ ! -e "$path" ] || cp "$path" "$root$path"; done
-for path in /etc/ld.so.conf.d /etc/alternatives; do [ ! -d "$path" ] || cp -a "$path" "$root$path"; done
+for path in /etc/ld.so.conf.d /etc/alternatives; do [ ! -d "$path" ] || cp -RP "$path" "$root$path"; done
 [ "$prefix" = - ] || show "$prefix"
 mount -t tmpfs -o "size=64k,mode=755,nosuid" tmpfs "$root/dev"
 for name in null zero full random urandom tty; do
@@ -43,7 +43,7 @@ ln -s /proc/self/fd/0 "$root/dev/stdin"
 ln -s /proc/self/fd/1 "$root/dev/stdout"
 ln -s /proc/self/fd/2 "$root/dev/stderr"
 space /dev/shm
-mount -o remount,ro,nosuid "$root/dev"
+mount -o remount,bind,ro,nosuid "$root/dev"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 while [ "$1" != -- ]; do
     mount --bind "$root$1" "$root$1"
@@ -59,7 +59,7 @@ pivot_root . .old
 cd /
 umount -l /.old
 rmdir /.old
-mount -o remount,ro /
+mount -o remount,bind,ro /
 hostname sandbox 2>/dev/null || true
 # Not exec: this shell stays as init, so that an orphan of a command is never taken for a child of the channel.
 setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs env -i "$@" /bin/sh

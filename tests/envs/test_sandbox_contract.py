@@ -26,7 +26,7 @@ ODD_COMMANDS = [
     ("# only a comment", 0, b""),
     ("cat", 0, b""),
     ("printf %s 'it'\"'\"'s\n\ttwo lines'", 0, b"it's\n\ttwo lines"),
-    ("printf %s \"$NL$N$R\"", 0, b""),
+    ("printf %s \"$sao_n$sao_nl$sao_line\"", 0, b""),
     ("echo é€", 0, "é€\n".encode()),
     ("kill -TERM $$", 143, b""),
     ("trap 'echo got it; exit 5' INT; kill -INT $$; sleep 1; echo not reached", 5, b"got it\n"),
@@ -60,6 +60,9 @@ def test_nothing_but_files_stays_between_commands(kind: str) -> None:
         assert result.text == "/tmp\na 'b' $c here\n"
         assert (await box.exec("echo [$X] $SET")).text == "[] here\n"
         assert (await box.exec("true", cwd="no/such/folder")).exit_code == 126
+        names = {name: name.lower() for name in "S N R L P K D l seq code c s e d m q".split()}
+        result = await box.exec("; ".join(f"echo ${name}" for name in names), env=names)
+        assert result.text.split() == list(names.values())
 
     in_sandbox(kind, test, env={"SET": "here"})
 
