@@ -8,15 +8,16 @@ sandbox. The driver takes the diff, never the model. Infrastructure faults raise
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
-from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
+from envs.sandbox.contract import PathRefused, Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
 from envs.swe.diff import make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, judge, run_tests
@@ -60,7 +61,8 @@ class SWEEnvironment(Environment):
         if self.sandbox is not None:
             raise EnvironmentFault(f"task {self.row.task_id}: reset was called twice; make a new environment")
         self.sandbox = await self.backend.start(agent_spec(self.row, self.limits))
-        self._snapshot = await record(self.sandbox, self.row, await provide(self.sandbox, self.row))
+        with _our_faults(self.row):
+            self._snapshot = await record(self.sandbox, self.row, await provide(self.sandbox, self.row))
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
@@ -83,13 +85,12 @@ class SWEEnvironment(Environment):
         if isinstance(changes, Unreadable):
             await _discard(fresh_start)
             return _failed(self.row, str(changes))
-        async with await fresh_start as fresh:
-            await provide(fresh, self.row)
-            diff = await make_diff(fresh, self.row, before, changes, max_bytes=self.limits.patch_bytes)
-            taken = time.monotonic()
-            run = await run_tests(
-                fresh, self.row, diff.patch, timeout_s=self.row.eval_timeout_s or self.limits.eval_timeout_s
-            )
+        with _our_faults(self.row):
+            async with await fresh_start as fresh:
+                await provide(fresh, self.row)
+                diff = await make_diff(fresh, self.row, before, changes, max_bytes=self.limits.patch_bytes)
+                taken = time.monotonic()
+                run = await run_tests(fresh, self.row, diff.patch, timeout_s=_eval_timeout(self.row, self.limits))
         grade = judge(self.row, run, diff.patch)
         detail: dict[str, Any] = {
             **grade.detail,
@@ -113,13 +114,34 @@ class SWEEnvironment(Environment):
 async def grade_patch(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits | None = None) -> Grade:
     """Judge a patch from anywhere (reference fix, prediction file): no agent's sandbox is involved."""
     limits = limits or SweLimits()
-    check_backend(row, backend)
     started = time.monotonic()
-    async with await backend.start(grader_spec(row, limits)) as fresh:
-        await provide(fresh, row)
-        run = await run_tests(fresh, row, patch, timeout_s=row.eval_timeout_s or limits.eval_timeout_s)
+    run = await run_fresh(row, backend, patch, limits)
     grade = judge(row, run, patch)
     return dataclasses.replace(grade, detail={**grade.detail, "seconds": round(time.monotonic() - started, 4)})
+
+
+async def run_fresh(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits) -> TestRun:
+    """The row's tests on `patch`, in a fresh sandbox."""
+    check_backend(row, backend)
+    with _our_faults(row):
+        async with await backend.start(grader_spec(row, limits)) as fresh:
+            await provide(fresh, row)
+            return await run_tests(fresh, row, patch, timeout_s=_eval_timeout(row, limits))
+
+
+@contextlib.contextmanager
+def _our_faults(row: SweRow) -> Iterator[None]:
+    """Where only the driver acts, a path that cannot be written or read is an infrastructure fault."""
+    try:
+        yield
+    except (OSError, PathRefused, Unreadable) as error:
+        raise EnvironmentFault(
+            f"task {row.task_id}: {type(error).__name__} in the driver's own work: {error}"
+        ) from error
+
+
+def _eval_timeout(row: SweRow, limits: SweLimits) -> float:
+    return row.eval_timeout_s or limits.eval_timeout_s
 
 
 def check_backend(row: SweRow, backend: SandboxBackend) -> None:
@@ -139,7 +161,7 @@ def agent_spec(row: SweRow, limits: SweLimits) -> SandboxSpec:
 def grader_spec(row: SweRow, limits: SweLimits) -> SandboxSpec:
     """Test logs are larger than what an agent should read; time is bounded by the tests' own limit."""
     wide = dataclasses.replace(limits.sandbox, output_bytes=max(limits.log_bytes, limits.sandbox.output_bytes))
-    return _spec(row, wide, (row.eval_timeout_s or limits.eval_timeout_s) + 1800.0)
+    return _spec(row, wide, _eval_timeout(row, limits) + 1800.0)
 
 
 def _spec(row: SweRow, limits: SandboxLimits, deadline_s: float) -> SandboxSpec:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from data.task import Task, TaskError
 from envs.environment import Grade
 from envs.sandbox.contract import SandboxBackend
-from envs.swe.environment import SweLimits, check_backend, grade_patch, grader_spec
-from envs.swe.grading import TestRun, run_tests
+from envs.swe.environment import SweLimits, grade_patch, run_fresh
 from envs.swe.parsers import Outcome
-from envs.swe.repository import provide
-from envs.swe.row import SweRow, read_row
+from envs.swe.row import read_row
 
 _GOOD = (Outcome.PASSED, Outcome.XFAIL)
 
@@ -75,9 +73,8 @@ async def measure(task: Task, backend: SandboxBackend, *, limits: SweLimits | No
     """Run a draft's tests without and with its fix. Raises TaskError when the fix turns no test green."""
     row = read_row(task, need_tests=False)
     limits = limits or SweLimits()
-    check_backend(row, backend)
-    before = await _run(row, backend, b"", limits)
-    after = await _run(row, backend, row.patch, limits)
+    before = await run_fresh(row, backend, b"", limits)
+    after = await run_fresh(row, backend, row.patch, limits)
     if after.reason or after.parsed.suspicious:
         why = after.reason or "; ".join(after.parsed.suspicious)
         raise TaskError(f"task {task.task_id}: with the fix, {why}. End of the log:\n{after.log[-2000:]}")
@@ -92,12 +89,6 @@ async def measure(task: Task, backend: SandboxBackend, *, limits: SweLimits | No
     pass_to_pass = [name for name in passes if before.parsed.outcomes.get(name) in _GOOD]
     left_out = [name for name in after.parsed.outcomes if name not in {*fail_to_pass, *pass_to_pass}]
     return TestLists(tuple(sorted(fail_to_pass)), tuple(sorted(pass_to_pass)), tuple(sorted(left_out)))
-
-
-async def _run(row: SweRow, backend: SandboxBackend, patch: bytes, limits: SweLimits) -> TestRun:
-    async with await backend.start(grader_spec(row, limits)) as sandbox:
-        await provide(sandbox, row)
-        return await run_tests(sandbox, row, patch, timeout_s=row.eval_timeout_s or limits.eval_timeout_s)
 
 
 def with_lists(task: Task, lists: TestLists) -> Task:

@@ -114,8 +114,8 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
             if missing := [path for path in suspects if path not in contents]:
                 names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
                 raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
-    except FileNotFoundError as error:
-        raise Unreadable("the agent's files could not be staged for reading (disk full?)") from error
+    except OSError as error:
+        raise Unreadable(f"the agent's files could not be staged for reading: {error}") from error
     base, pristine = snapshot.base, snapshot.pristine or {}
     written = {
         path: content

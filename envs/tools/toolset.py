@@ -133,7 +133,10 @@ class ToolSet:
         """Through a staged copy and the shell's `>`: keeps mode, links and owner, and reports a full disk."""
         target = absolute(repo_dir, path)
         quoted, staged = shlex.quote(target), f"{_STAGED}-{sandbox.sandbox_id[-8:]}"
-        await sandbox.put(staged, data)
+        try:
+            await sandbox.put(staged, data)
+        except OSError as error:
+            raise CallError("cannot_write", f"{path} cannot be written: {error.strerror or error}") from error
         script = f"cat {staged} > {quoted} || exit {_WRITE_FAILED}; rm -f {staged}"
         if new:
             parent = shlex.quote(posixpath.dirname(target))

@@ -6,7 +6,7 @@ import pytest
 
 from data.task import Task
 from envs.environment import Grade
-from envs.sandbox.contract import Sandbox
+from envs.sandbox.contract import Sandbox, SandboxLimits
 from envs.swe import SweLimits
 from tests.envs.swe_support import FILES, apply_patch_elsewhere, episode, shell, tiny_task
 
@@ -139,6 +139,28 @@ def test_repository_gone_or_tools_broken_is_a_graded_zero() -> None:
     grade = episode(gone)
     assert grade.reward == 0.0
     assert grade.detail["reason"]
+
+
+@pytest.mark.parametrize("files", [None, {"large.txt": "line\n" * 150_000}], ids=["by content", "by stat record"])
+def test_a_full_disk_does_not_hide_the_fix(files: dict[str, str] | None) -> None:
+    task = tiny_task(files)
+    fill = "cat /dev/zero > /tmp/fill 2>/dev/null; true"
+    limits = SweLimits(sandbox=SandboxLimits(disk_bytes=8 << 20))
+    grade = episode(shell(f"{FIX}; {fill}"), task, limits=limits)
+    if grade.detail["reason"].startswith("the agent's files could not be staged"):
+        assert grade.reward == 0.0  # told as what it is
+    else:
+        assert grade.reward == 1.0, grade.detail["reason"]
+
+
+def test_larger_repositories_use_a_stat_record() -> None:
+    files = {"large.txt": "line\n" * 150_000}
+    script = (
+        f"{FIX}; sleep 0.1; mv shop s; mv s shop; printf x >> large.txt; touch -d 2020-01-01 large.txt; rm notes.txt"
+    )
+    grade = episode(shell(script), tiny_task(files))
+    assert grade.reward == 1.0, grade.detail["reason"]
+    assert set(changed(grade, {**FILES, **files})) == {"shop/cart.py", "large.txt", "notes.txt"}
 
 
 def test_too_large_a_change_is_a_graded_zero() -> None:

@@ -137,6 +137,17 @@ def test_a_full_disk_is_told() -> None:
     in_sandbox(work)
 
 
+def test_a_blocked_staging_place_is_told() -> None:
+    async def work(sandbox: Sandbox, use: Callable[..., Awaitable[Observation]]) -> None:
+        await use("create", path="a.txt", content="1")
+        await sandbox.exec(f"mkdir -p /tmp/.tool-edit-{sandbox.sandbox_id[-8:]}/x")
+        got = await use("str_replace", path="a.txt", old_str="1", new_str="2")
+        assert got.error == "cannot_write", got
+        assert (await use("view", path="a.txt")).text == "1"
+
+    in_sandbox(work)
+
+
 def test_schemas_need_no_event_loop() -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
