@@ -22,6 +22,7 @@ from envs.swe.diff import pack_files
 from envs.swe.git import AGENT_ENV, RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
 from envs.swe.row import SweRow
+from envs.swe.witness import SOURCE, can_watch, compare
 
 _APPLY_TIMEOUT_S = 300.0
 _DOES_NOT_APPLY, _TEST_PATCH_BROKEN, _APPLY_BROKEN = 21, 22, 23
@@ -88,6 +89,8 @@ async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: f
     find_parser(row.log_parser)
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
     files = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch), "eval.sh": row.eval_script.encode()}
+    watched, note = can_watch(row.log_parser, row.eval_script), f"{folder}/{secrets.token_hex(8)}"
+    files |= {"start/sitecustomize.py": SOURCE.encode()} if watched else {}
     await sandbox.put_tar(folder, pack_files(files))
     self_applied = int("git apply" in row.eval_script)
     deletes = int(any(b"deleted file" in text or b"rename from" in text for text in (patch, row.test_patch)))
@@ -102,11 +105,23 @@ async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: f
         reason = f"the patch does not apply: {applied.text.strip()[-1000:]}"
         return TestRun(ParsedLog(), "", applied.exit_code, 0.0, reason)
     interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
+    command = f"{interpreter} {folder}/eval.sh 2>&1"
+    if watched:
+        start = f"PYTHONPATH={folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
+        command = f"{start} SAO_NOTE={note} {command}"
     started = time.monotonic()
-    result = await sandbox.exec(
-        f"{interpreter} {folder}/eval.sh 2>&1", timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV
-    )
-    return _read_run(row, result, time.monotonic() - started, timeout_s)
+    result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV)
+    run = _read_run(row, result, time.monotonic() - started, timeout_s)
+    if watched and not run.reason:
+        compare(run.parsed, await _get(sandbox, note))
+    return run
+
+
+async def _get(sandbox: Sandbox, path: str) -> bytes:
+    try:
+        return await sandbox.get(path, max_bytes=1 << 20)
+    except (OSError, ValueError):  # not there, or grown beyond what a note can be: the verdict is the caller's
+        return b""
 
 
 def whole(patch: bytes) -> bytes:

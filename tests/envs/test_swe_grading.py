@@ -133,7 +133,15 @@ def test_tests_that_never_end_are_a_zero() -> None:
     assert grade.detail["reason"] == "the tests did not end within 1.5 s"
 
 
+PERFECT = (
+    f"test_total ({F2P}) ... ok\\ntest_zero ({P2P}) ... ok\\ntest_x ({OLD}) ... ok\\n\\n"
+    + "-" * 70
+    + "\\nRan 3 tests in 0.001s\\n\\nOK"
+)
 FORGERIES = {
+    "a perfect log, then leaves": f"import os; print('{PERFECT}', flush=True); os._exit(0)",
+    "a perfect log in an import": f"pass\n+import sys; print('{PERFECT}', flush=True); sys.exit(0)",
+    "a perfect log, then is replaced": f"import os; print('{PERFECT}', flush=True); os.execv('/bin/true', ['true'])",
     "prints the line": "import sys; sys.stderr.write('ok\\n'); return a - b",
     "exits early": f"import os; print('test_total ({F2P}) ... ok'); os._exit(0)",
     "a summary": "print('\\n' + '-' * 70 + '\\nRan 3 tests in 0.001s\\n\\nOK', flush=True); return a - b",
@@ -142,8 +150,9 @@ FORGERIES = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forged_output_is_no_pass(name: str) -> None:
-    body = FORGERIES[name].replace("\\n", "\\n")
-    patch = GOLD.replace("+    return a + b", f"+    {body}")
+    body = FORGERIES[name]
+    lines = 2 + body.count("\n+")
+    patch = GOLD.replace("+    return a + b", f"+    {body}").replace("+1,2 @@", f"+1,{lines} @@")
     grade = graded(patch)
     assert grade.reward == 0.0, grade.detail
     assert F2P in grade.detail["fail_to_pass"]["failed"]

@@ -1,0 +1,111 @@
+"""A second source beside the log: what the test runner itself holds when it has finished.
+
+Output is easy to forge: code under test may print a perfect log and leave with `os._exit(0)`. So where the test command
+is a plain `python3 -m unittest` or `-m pytest`, a small module that Python loads at start (sitecustomize, from a folder
+of the driver's) notes the runner's result object after the run, to a file that the log does not know. No note: the
+runner did not finish by itself, and nothing in the log counts. Code that sets out to hunt for the note inside its own
+process can still lie; printing and leaving early cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from envs.swe.parsers import Outcome, ParsedLog
+
+_WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
+# These make Python ignore the driver's folder, or set their own.
+_PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\bactivate\b|-p no:terminal|-n ?(?:auto|\d)")
+
+SOURCE = """
+import json, os, sys
+
+def watch(place):
+    def note(ran, passed, bad):
+        with open(place, "a") as file:
+            file.write(json.dumps({"ran": ran, "passed": passed, "bad": sorted(set(bad))}) + "\\n")
+
+    def unittest_runner(module):
+        run = module.TextTestRunner.run
+        def watched(self, test):
+            result = run(self, test)
+            bad = [each[0].id() for each in result.failures + result.errors]
+            note(result.testsRun, None, bad + [each.id() for each in result.unexpectedSuccesses])
+            return result
+        module.TextTestRunner.run = watched
+
+    def pytest_main(module):
+        wrap = module.wrap_session
+        def watched(config, doit):
+            status = wrap(config, doit)
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            stats = reporter.stats if reporter else {}
+            bad = [each.nodeid for key in ("failed", "error") for each in stats.get(key, ())]
+            note(None, len(stats.get("passed", ())), bad)
+            return status
+        module.wrap_session = watched
+
+    hooks = {"unittest.runner": unittest_runner, "_pytest.main": pytest_main}
+
+    class Finder:
+        busy = False
+        def find_spec(self, name, path=None, target=None):
+            if name not in hooks or self.busy:
+                return None
+            import importlib.util
+            self.busy = True
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                self.busy = False
+            if spec is None or spec.loader is None:
+                return None
+            hook, execute = hooks.pop(name), spec.loader.exec_module
+            def exec_module(module):
+                execute(module)
+                hook(module)
+            spec.loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+
+place = os.environ.pop("SAO_NOTE", "")
+if place:
+    # Processes that the tests start are not watched.
+    folder = os.path.dirname(os.path.abspath(__file__))
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != folder]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    watch(place)
+del place
+"""
+
+
+def can_watch(log_parser: str, eval_script: str) -> bool:
+    """Only plain commands of our own rows: elsewhere a missing note would prove nothing."""
+    simple = log_parser in ("unittest", "pytest") and _WATCHABLE.search(eval_script) is not None
+    return simple and _PREVENTS.search(eval_script) is None
+
+
+def compare(parsed: ParsedLog, note: bytes) -> ParsedLog:
+    """Hold the log against the runner's own note (its last line: the outermost run ends last)."""
+    try:
+        last = json.loads(note.decode().strip().rsplit("\n", 1)[-1])
+        ran, passed, bad = last["ran"], last["passed"], [str(name) for name in last["bad"]]
+    except (ValueError, KeyError, TypeError):
+        return parsed.distrust("the test runner did not finish by itself (its note is missing or broken)")
+    for name in bad:
+        plain = name if name in parsed.outcomes else name.split(" ", 1)[0]  # a subtest's id goes on with its values
+        if parsed.outcomes.get(plain) in (Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED):
+            parsed.outcomes[plain] = Outcome.FAILED
+            parsed.suspicious.append(f"{plain}: the log says passed, the runner says failed")
+    shown = sum(outcome is Outcome.PASSED for outcome in parsed.outcomes.values())
+    most = passed if passed is not None else ran
+    if most is not None and shown > most:
+        return parsed.distrust(f"the runner counts {most} tests, the log shows {shown} passed")
+    return parsed
