@@ -108,9 +108,22 @@ def replay(
     list_: Annotated[bool, typer.Option("--list", help="List the run's episodes instead.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Run the tool calls again, report what differs.")] = False,
     sandbox: Annotated[Optional[str], typer.Option(help="Backend for --execute; default: the logged one.")] = None,  # noqa: UP045
+    train: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Train again from the log alone: exact (bit-equal weights) or offpolicy."),
+    ] = None,
+    control: Annotated[Optional[str], typer.Option(help="For --train offpolicy: another algorithm.")] = None,  # noqa: UP045
+    limit: Annotated[float, typer.Option(help="For --train offpolicy: rejected share that ends it.")] = 0.2,
+    overrides: Set_ = None,
     plain: Plain_ = False,
 ) -> None:
     """Show a logged trajectory turn by turn: spans in colour, tokens, log-probability, version, outcome."""
+    if train is not None:
+        from sao.train_offline import replay_training
+
+        raise typer.Exit(
+            replay_training(run, _console(plain), train, control=control, limit=limit, overrides=overrides or ())
+        )
     from sao.replay import replay as show
 
     raise typer.Exit(show(run, episode, _console(plain), list_only=list_, execute=execute, sandbox=sandbox))

@@ -92,6 +92,25 @@ def evaluate(
     show(out, rows)
 
 
+def pretrain_value(
+    runs: Annotated[
+        list[str], typer.Argument(help="Runs of `sao rollout` with one frozen policy (name, path, latest).")
+    ],
+    out: Annotated[str, typer.Option(help="Folder to make for the critic.")] = "critic",
+    config: Config_ = "demo",
+    overrides: Set_ = None,
+    model: Model_ = None,
+    plain: Plain_ = False,
+) -> None:
+    """Train a critic on how a frozen policy's episodes end, gated on held-out explained variance."""
+    from pathlib import Path
+
+    from sao.config import load_config
+    from sao.train_offline import pretrain_value as fit
+
+    fit(load_config(config, _overrides(overrides, model=model)), console(plain), runs, Path(out))
+
+
 def register(app: typer.Typer) -> None:
     app.command(
         name="train",
@@ -102,6 +121,14 @@ def register(app: typer.Typer) -> None:
             "sao train --set train.batch=16 --dry-run",
         ),
     )(train)
+    app.command(
+        name="pretrain-value",
+        epilog=example(
+            "sao rollout --episodes 1024 --run frozen",
+            "sao pretrain-value frozen --out runs/critic",
+            "sao train --critic runs/critic",
+        ),
+    )(pretrain_value)
     app.command(
         name="eval",
         epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),

@@ -16,7 +16,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sao.paths import UserError, config_file
-from trainer.train_config import TrainConfig
+from trainer.train_config import TrainConfig, ValueConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -88,6 +88,7 @@ class Config(Section):
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()
+    value: ValueConfig = ValueConfig()
     train: TrainConfig = TrainConfig()
 
     def to_toml(self) -> str:
@@ -97,7 +98,7 @@ class Config(Section):
         """Hash of what decides the trajectories: a run folder is only continued under the same one.
 
         Machine matters (concurrency, device, sandbox sizes) may change between start and resume; the plan may grow."""
-        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "train"})
+        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "value", "train"})
         plan["rollout"] = {"seed": self.rollout.seed}
         plan["model"] = {"path": self.model.path}
         return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
@@ -115,11 +116,11 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
             f"{path} is not valid TOML: {error}. Mend that line and start again; nothing was started."
         ) from error
     for override in overrides:
-        _apply(values, override)
+        apply_override(values, override)
     return validate(Config, values, f"{path}" + (" with overrides" if overrides else ""))
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def apply_override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UserError(f"Override {override!r} is not of the form section.key=value, e.g. rollout.episodes=20.")

@@ -24,7 +24,6 @@ from data.journal import Journal
 from data.log import TrajectoryLog
 from sao.assemble import TOKENIZER_FILES, parts_of
 from sao.config import Config
-from sao.evaluate import evaluate
 from sao.paths import ROOT, UserError
 from sao.rollout import check_origin
 from sao.rundir import RunDir, open_run, write_atomically
@@ -34,8 +33,7 @@ from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
 from trainer.folders import FolderError
 from trainer.ledger import Ledger, audit, from_journal
-from trainer.loop import TrainerPaths
-from trainer.publish import WeightFolder
+from trainer.paths import TrainerPaths
 
 POLL_S = 0.2
 FINAL = "final"
@@ -106,7 +104,6 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
     config = for_training(config)
     parts = parts_of(config)
-    config.train.resolved_step()
     folder = open_run(config, run, fresh=fresh)
     try:
         check_origin(folder, parts)
@@ -245,6 +242,8 @@ def account(config: Config, run: Path) -> list[str]:
 
 def export_final(run: Path, model: Path) -> Path:
     """The newest weights beside the model's tokenizer: a folder that any engine loads. Made again when out of date."""
+    from trainer.publish import WeightFolder
+
     weights = WeightFolder(TrainerPaths(run).weights)
     newest = weights.newest()
     if newest is None:
@@ -261,6 +260,8 @@ def export_final(run: Path, model: Path) -> Path:
 
 def _score(config: Config, console: Console, folder: RunDir, model: Path, when: str, tasks: int) -> None:
     """Scores of both splits into scores.json; kept when they are there (a continued run)."""
+    from sao.evaluate import evaluate
+
     path = folder.path / SCORES
     scores = read_json(path)
     for split in ("heldout", "unseen"):

@@ -16,8 +16,8 @@ from rich.table import Table
 from data.journal import Journal
 from sao.train_files import HELDOUT, SCORES, read_json, read_lines
 from trainer.ledger import from_journal
-from trainer.loop import TrainerPaths
 from trainer.metrics import read_metrics
+from trainer.paths import TrainerPaths
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 220, 64, 16, 28, 34

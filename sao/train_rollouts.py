@@ -40,7 +40,7 @@ from sao.assemble import Parts, backend_of, environments_of, parts_of
 from sao.config import Config
 from sao.train_files import HELDOUT, ROLLOUTS, read_json
 from trainer.folders import FolderError
-from trainer.loop import TrainerPaths, replace_file
+from trainer.paths import TrainerPaths, replace_file
 from trainer.publish import WeightFolder
 
 POLL_S = 0.05

@@ -8,8 +8,9 @@ from pathlib import Path
 from agent.tokenizer import load_tokenizer
 from sao.assemble import weights_hash
 from sao.config import Config
-from trainer.loop import Trainer, TrainerPaths
+from trainer.loop import Trainer
 from trainer.metrics import MetricsWriter, open_tracker
+from trainer.paths import TrainerPaths
 from trainer.setup import build_learner, choose_device, load_policy, model_hash
 
 

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from sao.train_files import HELDOUT, ROLLOUTS, read_json, read_lines
-from trainer.loop import TrainerPaths
 from trainer.metrics import read_metrics
+from trainer.paths import TrainerPaths
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LINE_EVERY_S = 15.0

@@ -9,7 +9,6 @@ before anything else is trained; a version number is never used twice. Stopping 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,39 +27,13 @@ from trainer.health import Alarm
 from trainer.intake import Dropped, Intake
 from trainer.ledger import DROPPED, RESUMED, TRAINED
 from trainer.metrics import MetricsWriter
+from trainer.paths import TrainerPaths, replace_file
 from trainer.publish import WeightFolder
 from trainer.state import TrainerState
 from trainer.train_config import TrainConfig
 from trainer.update import Learner, sao_step
 
 POLL_S = 0.05
-
-
-@dataclass(frozen=True)
-class TrainerPaths:
-    """Where a run's trainer reads and writes."""
-
-    run: Path
-
-    @property
-    def weights(self) -> Path:
-        return self.run / "weights"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.run / "checkpoints"
-
-    @property
-    def journal(self) -> Path:
-        return self.run / "trainer.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.run / "metrics.jsonl"
-
-    @property
-    def progress(self) -> Path:
-        return self.run / "trainer_progress.json"
 
 
 @dataclass
@@ -283,10 +256,3 @@ class Trainer:
             "time": time.time(),
         }
         replace_file(self.paths.progress, values)
-
-
-def replace_file(path: Path, values: Mapping[str, Any]) -> None:
-    """Readers see the old values or the new ones. Not durable: made to be replaced."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(values), encoding="utf-8")
-    os.replace(temporary, path)

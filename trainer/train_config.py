@@ -1,4 +1,4 @@
-"""Settings of a training run around the step (trainer.config): how long, how far ahead, what is kept.
+"""Settings of the stages around the step (trainer.config): a training run, and value pretraining before it.
 
 Imports no torch, so that configurations are read quickly.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from trainer.config import Settings, StepConfig
+from trainer.config import OptimizerConfig, Settings, StepConfig
 
 
 class TrainConfig(Settings):
@@ -76,3 +76,24 @@ class TrainConfig(Settings):
         step = self.resolved_step().model_dump(mode="json", exclude={"health"})
         own = {"batch": self.batch, "max_staleness": self.max_staleness, "critic": self.critic, "step": step}
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class ValueConfig(Settings):
+    """Settings of value pretraining (the paper calls the stage essential; the recipe is ours)."""
+
+    steps: int = Field(50, ge=1)
+    """Optimizer steps."""
+    batch: int = Field(128, ge=2)
+    """Trajectories of one step."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-6, max_grad_norm=10.0)
+    """Its own; nothing of it is handed over."""
+    held_out: float = Field(0.2, gt=0, lt=1)
+    """Share of the tasks that are only measured on."""
+    evaluate_every: int = Field(10, ge=1)
+    """Steps between two measurements; the weights of the best one are kept."""
+    gate: float = Field(0.0, ge=-1, lt=1)
+    """Least explained variance on the held-out trajectories; below it nothing is handed over."""
+    token_budget: int = Field(8192, ge=1)
+    """Tokens of one micro-batch."""
+    seed: int = 0
+    """Of the split and of the order."""

@@ -10,7 +10,8 @@ import torch
 
 from data.log import TrajectoryLog
 from data.trajectory import Status, Trajectory
-from trainer.loop import Trainer, TrainerPaths
+from trainer.loop import Trainer
+from trainer.paths import TrainerPaths
 from trainer.setup import build_learner
 from trainer.train_config import TrainConfig
 

@@ -15,7 +15,7 @@ from data.crashpoints import VARIABLE
 from data.journal import Journal
 from data.log import TrajectoryLog
 from trainer.ledger import Ledger, audit, from_journal
-from trainer.loop import TrainerPaths
+from trainer.paths import TrainerPaths
 from trainer.publish import WeightFolder
 
 from .loop_runner import DRAWS, config, make_trainer
