@@ -124,8 +124,9 @@ def test_prefix_store_is_bounded(make_model) -> None:
         policy = make(make_model(), prefix_cache_bytes=one_row * 100)
         for i in range(8):
             await ask(policy, prompt_of(i, 40), i, 5, f"e{i}", stop=())
-        assert list(policy._saved) == ["e6", "e7"]
-        assert policy._saved_bytes == sum(row.nbytes for _, row in policy._saved.values())
+        assert list(policy._batch.prefixes.rows) == ["e6", "e7"]
+        prefixes = policy._batch.prefixes
+        assert prefixes.nbytes == sum(row.nbytes for _, row in prefixes.rows.values())
         await policy.close()
 
     asyncio.run(run())
@@ -282,7 +283,7 @@ def test_broken_engine_fails_everybody_and_says_why(make_model) -> None:
         def explode(*args: object, **kwargs: object) -> None:
             raise RuntimeError("out of memory")
 
-        policy._forward = explode
+        policy._batch._forward = explode
         for task in running:
             with pytest.raises(EngineError, match="out of memory"):
                 await task
@@ -374,7 +375,7 @@ def test_other_architectures_fused_or_by_their_own_forward(kind) -> None:
 
     async def run() -> None:
         policy = make(build())
-        assert (policy._fused is not None) == (kind in ("qwen2", "llama"))
+        assert (policy._batch.fused is not None) == (kind in ("qwen2", "llama"))
         prompts = [prompt_of(i, 5 + 40 * i) for i in range(3)]
         for prompt, made in zip(
             prompts, await asyncio.gather(*(ask(policy, p, 1, 12, stop=()) for p in prompts)), strict=True

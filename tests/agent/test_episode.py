@@ -433,7 +433,7 @@ def test_with_the_embedded_engine_turns_reuse_their_prefix_and_stay_exact(render
         engine = EmbeddedPolicy(make_model(0, vocab_size=size, max_position_embeddings=2048), threads=1)
         made = await run_episode(engine, renderer, World(), preset(max_turn_tokens=40), identity(renderer))
         assert engine.stats.reused_tokens > 1000
-        assert not engine._saved, "forgotten at the end of the episode"
+        assert not engine._batch.prefixes.rows, "forgotten at the end of the episode"
         await engine.close()
         return made
 
