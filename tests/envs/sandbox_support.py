@@ -15,6 +15,8 @@ from envs.sandbox.contract import Sandbox, SandboxBackend
 
 KINDS = ["embedded", "unshare", pytest.param("docker", marks=pytest.mark.docker)]
 """unshare: the embedded backend where bubblewrap is absent."""
+BACKENDS = [KINDS[0], KINDS[2]]
+"""For what does not depend on how the namespaces were made."""
 
 
 def make(kind: str, run_id: str = "test") -> SandboxBackend:
