@@ -49,6 +49,11 @@ class Parts:
     renderer: QwenRenderer
     lineage: str
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a run must go on with: the same weights, the same ids."""
+        return {"lineage": self.lineage, "tokenizer": self.tokenizer.fingerprint}
+
 
 def tasks_of(config: Config, count: int | None = None) -> list[Task]:
     """The configured tasks, at most `count`: draw i runs task i modulo their whole number, so a plan may grow."""

@@ -39,17 +39,17 @@ from data.trajectory import Status, Trajectory
 from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, policy_of, tasks_of
 from sao.config import Config
-from sao.paths import UserError, model_folder
-from sao.rundir import RunDir, open_run, write_atomically
+from sao.paths import model_folder
+from sao.rundir import RunDir, open_run
 from sao.view import RolloutView, Tally
 
 
 def rollout(config: Config, console: Console, *, run: str | None = None, fresh: bool = False) -> int:
     """Run the plan to its end. Exit code 0; 1 when draws were given up or the run was stopped before its end."""
     parts = parts_of(config)
-    folder = open_run(config, run, fresh=fresh)
+    folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
-        check_origin(folder, parts)
+        copy_tokenizer(parts.folder, folder.tokenizer)
         return asyncio.run(_run(config, console, folder, parts))
     finally:
         folder.close()
@@ -121,22 +121,6 @@ def _earlier(log: TrajectoryLog) -> tuple[Tally, Resume]:
         if trajectory.outcome.status is Status.GRADED:
             done.add(trajectory)
     return done, Resume.of(earlier)
-
-
-def check_origin(folder: RunDir, parts: Parts) -> None:
-    """A run continues only with the weights and the tokenizer that it began with."""
-    file = folder.path / "origin.json"
-    origin = {"lineage": parts.lineage, "tokenizer": parts.tokenizer.fingerprint}
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if before != origin:
-            raise UserError(
-                f"{folder.path} was begun with {before['lineage']}, the model is now {origin['lineage']}. "
-                "Put the old weights back to continue it, or use another --run name (or --fresh)."
-            )
-        return
-    copy_tokenizer(parts.folder, folder.tokenizer)
-    write_atomically(file, json.dumps(origin, indent=2) + "\n")
 
 
 def _observer(view: RolloutView, journal: Journal) -> Callable[[Event], None]:

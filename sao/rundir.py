@@ -59,21 +59,24 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def open_run(config: Config, run: str | None = None, *, fresh: bool = False) -> RunDir:
+def open_run(
+    config: Config, run: str | None = None, *, fresh: bool = False, origin: Mapping[str, str] | None = None
+) -> RunDir:
     """Continue the newest unfinished run of the same plan, else make the next numbered folder.
 
-    `run` names a folder under runs/ (or a path) to make or continue; a folder of another plan is refused."""
+    `run` names a folder under runs/ (or a path) to make or continue; a folder of another plan is refused. `origin`
+    (weights, tokenizer) belongs to the plan: a run goes on only with the weights and ids that it began with."""
     if run is not None:
         path = Path(run) if "/" in run else runs_folder() / run
-        opened = _try_open(path, config)
+        opened = _try_open(path, config, origin)
         if opened is None:
             raise UserError(f"{path} is in use by another process. Wait for it, or choose another name with --run.")
         return opened
     numbered = _numbered(config.name)
     if numbered and not fresh:
         newest = numbered[-1]
-        if not (newest / "summary.json").exists() and _same_plan(newest, config):
-            opened = _try_open(newest, config)
+        if not (newest / "summary.json").exists() and _same_plan(newest, config, origin):
+            opened = _try_open(newest, config, origin)
             if opened is not None:
                 return opened
     number = int(numbered[-1].name.rsplit("-", 1)[1]) + 1 if numbered else 1
@@ -84,7 +87,7 @@ def open_run(config: Config, run: str | None = None, *, fresh: bool = False) -> 
         except FileExistsError:
             number += 1
             continue
-        opened = _try_open(path, config)
+        opened = _try_open(path, config, origin)
         if opened is not None:
             return opened
         number += 1
@@ -119,14 +122,22 @@ def _numbered(name: str) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
 
 
-def _same_plan(path: Path, config: Config) -> bool:
+def _same_plan(path: Path, config: Config, origin: Mapping[str, str] | None) -> bool:
     try:
-        return read_config(path).plan_hash() == config.plan_hash()
+        return read_config(path).plan_hash() == config.plan_hash() and _origin(path) in (None, origin)
     except UserError:
         return False
 
 
-def _try_open(path: Path, config: Config) -> RunDir | None:
+def _origin(path: Path) -> Mapping[str, str] | None:
+    file = path / "origin.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {error}. The log beside it is untouched.") from error
+
+
+def _try_open(path: Path, config: Config, origin: Mapping[str, str] | None) -> RunDir | None:
     """Lock the folder; None when another process holds it. Refuses a folder of another plan."""
     path.mkdir(parents=True, exist_ok=True)
     lock = (path / "lock").open("a+")
@@ -139,9 +150,12 @@ def _try_open(path: Path, config: Config) -> RunDir | None:
         resumed = (path / "config.toml").exists()
         if resumed:
             _refuse_other_plan(path, config)
+            _refuse_other_origin(path, origin)
         elif (path / "log").exists():
             raise UserError(f"{path} has a log but no config.toml: not a run folder of ours. Choose another --run.")
         write_atomically(path / "config.toml", config.to_toml())
+        if origin is not None:
+            write_atomically(path / "origin.json", json.dumps(origin, indent=2) + "\n")
     except BaseException:
         lock.close()
         raise
@@ -163,4 +177,16 @@ def _refuse_other_plan(path: Path, config: Config) -> None:
     raise UserError(
         f"{path} was made with another plan ({'; '.join(differing)}). Use the same settings to continue it, "
         "or another --run name (or --fresh) for a new run. Nothing was changed."
+    )
+
+
+def _refuse_other_origin(path: Path, origin: Mapping[str, str] | None) -> None:
+    before = _origin(path)
+    if origin is None or before is None or before == origin:
+        return
+    changed = [key for key in origin if before.get(key) != origin[key]]
+    differing = "; ".join(f"{key} was {before.get(key)}, is {origin[key]}" for key in changed)
+    raise UserError(
+        f"{path} was begun with other weights or another tokenizer ({differing}). Put the old ones back to continue "
+        "it, or use another --run name (or --fresh). Nothing was changed."
     )

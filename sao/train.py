@@ -22,10 +22,9 @@ from rich.console import Console
 
 from data.journal import Journal
 from data.log import TrajectoryLog
-from sao.assemble import TOKENIZER_FILES, parts_of
+from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.paths import ROOT, UserError
-from sao.rollout import check_origin
 from sao.rundir import RunDir, open_run, write_atomically
 from sao.train_files import SCORES, read_json
 from sao.train_report import write_report
@@ -104,9 +103,9 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
     config = for_training(config)
     parts = parts_of(config)
-    folder = open_run(config, run, fresh=fresh)
+    folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
-        check_origin(folder, parts)
+        copy_tokenizer(parts.folder, folder.tokenizer)
         if score:
             _score(config, console, folder, parts.folder, "before", score)
         stopped = _supervise(config, console, folder)
