@@ -52,9 +52,8 @@ def run_trainer(run: Path, stopping: threading.Event) -> None:
         trainer.close()
 
 
-def run_side(side: str, run: Path) -> None:
-    stopping = threading.Event()
-    _watch_parent(stopping)
+def run_side(side: str, run: Path, stopping: threading.Event) -> None:
+    """Until the side's end, or until `stopping`."""
     if side == "trainer":
         run_trainer(run, stopping)
         return
@@ -74,10 +73,12 @@ def main() -> int:
     from sao.errors import exit_code_and_text
 
     transformers_logging.disable_progress_bar()
+    stopping = threading.Event()
+    _watch_parent(stopping)
     began = time.monotonic()
     while True:
         try:
-            run_side(side, run)
+            run_side(side, run, stopping)
             return 0
         except (LogLocked, JournalError) as error:
             # A killed run's processes may still be on their way out.
