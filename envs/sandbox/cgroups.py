@@ -73,7 +73,7 @@ class Group:
     def remove(self) -> None:
         """The kernel refuses while a dying process is still counted; that takes milliseconds."""
         for folder in set(self.folders.values()):
-            for _ in range(100):
+            for _ in range(2000):
                 try:
                     folder.rmdir()
                 except FileNotFoundError:

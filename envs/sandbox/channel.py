@@ -12,7 +12,8 @@ a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
     A             the command's shell is about to start
     B [pid]       output begins (pid: the filter process that passes it on)
     E code [text] output ends here; what follows comes from background children
-    D code, X     the command's shell has ended / the runner is idle; seen also when E is lost on the way
+    D code, X     the command's shell has ended / the runner is idle; seen also when E is lost on the way.
+                  `X nofork`: a process of the channel could not be started
     T, Z count    the raw bytes from here on are the output's tail; `count` bytes went into the filter since T
     C             the filter passes nothing on any more
     S pids        stop: what was still in the process table (killed); empty is the proof
@@ -82,7 +83,8 @@ class _Request:
         self.seq = seq
         self.head = bytearray()
         self.tail = bytearray()
-        self.begun = self.in_tail = self.ended = self.exited = self.closed = self.started = False
+        self.begun = self.in_tail = self.ended = self.exited = self.closed = False
+        self.started = self.nofork = False
         self.size = self.total = 0
         self.code: int | None = None
         self.words: list[str] = []
@@ -109,7 +111,7 @@ class _Request:
         elif kind == "D":
             self.exited, self.code = True, int(words[0])
         elif kind == "X":
-            self.exited = True
+            self.exited, self.nofork = True, bool(words)
         elif kind == "T":
             self.in_tail = True
         elif kind in "ZC":
@@ -291,12 +293,17 @@ class Channel:
     async def _collect(self, request: _Request) -> bool:
         """The command is over: wait for the end of its output. False when that is lost (no filter could start)."""
         force_at = time.monotonic() + 2.0
+        if request.nofork:
+            return request.complete
         # Usually it is on its way; else a child of the command holds the pipe and the filter's reader has to be ended.
         while not await self._until(lambda: request.complete, FLUSH_AFTER_S):
             now = time.monotonic()
             if now - request.seen < FLUSH_AFTER_S:
                 continue
-            if not request.begun or await self._flush(force=now > force_at) == "gone":
+            if not request.begun:  # on a busy machine the filter may not have had its turn yet
+                if now > force_at + ANSWER_S:
+                    return False
+            elif await self._flush(force=now > force_at) == "gone":
                 return request.complete  # a filter says C before it goes
         return True
 

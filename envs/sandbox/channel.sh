@@ -206,8 +206,12 @@ runner() {
     while IFS= read -r sao_line; do
         sao_seq=${sao_line#run }
         sao_seq=${sao_seq%% *}
-        command eval "$sao_line" || wait
-        frame "$sao_seq" X
+        if command eval "$sao_line"; then
+            frame "$sao_seq" X
+        else
+            wait
+            frame "$sao_seq" X nofork
+        fi
     done
 }
 

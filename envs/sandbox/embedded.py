@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -41,6 +43,22 @@ _PREFIX = "sao-sandbox-"
 _serial = itertools.count()
 
 
+def _readable(descriptor: int | None) -> bool:
+    if descriptor is None:
+        return True
+    poll = select.poll()  # select() knows no descriptor above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _watch(told: int) -> int | None:
+    """What bubblewrap told about its child, as a descriptor of that process."""
+    try:
+        return os.pidfd_open(json.loads(os.read(told, 4096))["child-pid"])
+    except (OSError, ValueError, KeyError):  # unshare tells nothing; a process that has ended needs no watch
+        return None
+
+
 class EmbeddedSandbox(ChannelledSandbox):
     def __init__(self, backend: EmbeddedBackend, sandbox_id: str, spec: SandboxSpec, folder: Path) -> None:
         super().__init__(sandbox_id, spec)
@@ -48,6 +66,8 @@ class EmbeddedSandbox(ChannelledSandbox):
         self.folder = folder
         self.group = Group()
         self._process: subprocess.Popen[bytes] | None = None
+        self._init: int | None = None
+        """Descriptor that becomes readable when the sandbox's init has ended (bubblewrap only; `unshare` waits)."""
         self._stream = SandboxStream(self.channel, multiplexed=False)
         self._closing: asyncio.Task[None] | None = None
 
@@ -60,16 +80,23 @@ class EmbeddedSandbox(ChannelledSandbox):
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
         with theirs, (self.folder / "messages").open("wb") as messages, (self.folder / "args").open("w+b") as args:
-            argv = self._backend.command(self.spec, work, etc, args.fileno())
+            told, telling = os.pipe()
+            os.set_blocking(told, False)
+            argv = self._backend.command(self.spec, work, etc, args.fileno(), telling)
             # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 ["/bin/sh", "-c", enter, "sandbox", *argv],
                 stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=messages, cwd="/", start_new_session=True,
-                pass_fds=[args.fileno()],
+                pass_fds=[fd for fd in (args.fileno(), telling) if str(fd) in argv],
             )  # fmt: skip
+            os.close(telling)
         await self._stream.connect(ours)
         self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
-        await self.channel.ready(START_S)
+        try:
+            await self.channel.ready(START_S)
+            self._init = _watch(told)
+        finally:
+            os.close(told)
 
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
@@ -94,15 +121,13 @@ class EmbeddedSandbox(ChannelledSandbox):
         )
 
     async def _ended(self, seconds: float) -> bool:
-        """Wait for the outermost process. Its end is the end of all: init dies with it."""
-        process = self._process
-        if process is None:
-            return True
+        """Wait until nothing of it runs: the outermost process has ended and so has the sandbox's init, which the
+        kernel lets end only after every other process of its table."""
         for pause in itertools.chain([0.0005, 0.001, 0.002], itertools.repeat(0.005, int(seconds / 0.005))):
-            if process.poll() is not None:
+            if (self._process is None or self._process.poll() is not None) and _readable(self._init):
                 return True
             await asyncio.sleep(pause)
-        return process.poll() is not None
+        return False
 
     async def close(self) -> None:
         if self._closing is None:
@@ -113,7 +138,11 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._stream.close()
         if self._process is not None and not await self._ended(0.5):
             self._process.kill()
-            await self._ended(10.0)
+            if not await self._ended(20.0):
+                log.warning("sandbox %s was killed and is still ending", self.sandbox_id)
+        if self._init is not None:
+            os.close(self._init)
+            self._init = None
         await asyncio.to_thread(self.group.remove)
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
         self._backend.forget(self)
@@ -130,10 +159,10 @@ class EmbeddedBackend(SandboxBackend):
         self._root: Path | None = None
         self._live: set[EmbeddedSandbox] = set()
 
-    def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int) -> list[str]:
+    def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
         if self.launcher == "unshare":
             return unshare_command(spec, work, etc)
-        return bubblewrap_command(spec, work, etc, arguments_fd)
+        return bubblewrap_command(spec, work, etc, arguments_fd, info_fd)
 
     def shell_limits(self, spec: SandboxSpec, group: Group) -> str:
         """Resource limits for what control groups do not cover here."""

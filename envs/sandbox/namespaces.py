@@ -88,12 +88,12 @@ def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     return words
 
 
-def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int) -> list[str]:
+def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
     """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
     data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, work, etc))
     os.write(arguments_fd, data)
     os.lseek(arguments_fd, 0, os.SEEK_SET)
-    return ["bwrap", "--args", str(arguments_fd), "--", "/bin/sh"]
+    return ["bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd), "--", "/bin/sh"]
 
 
 def unshare_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
