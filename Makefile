@@ -12,7 +12,13 @@ TASKS ?=
 MODEL ?=
 ARGS ?=
 
-.PHONY: help install image rollout replay doctor test lint clean
+STEPS ?=
+SEED ?=
+CRITIC ?=
+CONTROL ?=
+SCORE ?= 256
+
+.PHONY: help install image rollout train eval demo replay doctor test lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +32,20 @@ image: install ## make the sandboxes' base image where a Docker engine answers
 rollout: image ## run episodes in sandboxes: EPISODES=200 SANDBOX=docker|embedded TASKS=rows.jsonl MODEL=folder
 	@$(SAO) rollout --config $(CONFIG) $(if $(EPISODES),--episodes $(EPISODES)) $(if $(SANDBOX),--sandbox $(SANDBOX)) \
 		$(if $(TASKS),--tasks $(TASKS)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+TRAIN = $(SAO) train --config $(CONFIG) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SANDBOX),--sandbox $(SANDBOX)) $(if $(MODEL),--model $(MODEL)) $(if $(CRITIC),--critic $(CRITIC)) \
+		$(if $(CONTROL),--control $(CONTROL))
+
+train: image ## train the policy on its own episodes: STEPS=100 SEED=0 CONTROL=one_critic_update CRITIC=folder
+	@$(TRAIN) $(ARGS)
+
+eval: image ## score a model on held-out tasks: MODEL=folder, or RUN=demo-train-001 for a trained one
+	@$(SAO) eval micro-swe --config $(CONFIG) --tasks $(SCORE) $(if $(SANDBOX),--sandbox $(SANDBOX)) \
+		$(if $(MODEL),--model $(MODEL),$(if $(filter-out latest,$(RUN)),--run $(RUN))) $(ARGS)
+
+demo: image ## score, train, score again: SCORE=256 SEED=0; ends with a before/after table and curves
+	@$(TRAIN) --score $(SCORE) $(ARGS)
 
 replay: install ## show a trajectory turn by turn: RUN=demo-001
 	@$(SAO) replay $(RUN) $(ARGS)

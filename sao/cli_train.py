@@ -106,9 +106,11 @@ def pretrain_value(
     from pathlib import Path
 
     from sao.config import load_config
+    from sao.rundir import find_run
     from sao.train_offline import pretrain_value as fit
 
-    fit(load_config(config, _overrides(overrides, model=model)), console(plain), runs, Path(out))
+    logs = [find_run(run) / "log" for run in runs]
+    fit(load_config(config, _overrides(overrides, model=model)), console(plain), logs, Path(out))
 
 
 def register(app: typer.Typer) -> None:

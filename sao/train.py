@@ -26,7 +26,7 @@ from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.paths import ROOT, UserError
 from sao.rundir import RunDir, open_run, write_atomically
-from sao.train_files import SCORES, read_json
+from sao.train_files import CRITIC, SCORES, read_json
 from sao.train_report import write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
@@ -35,6 +35,8 @@ from trainer.ledger import Ledger, audit, from_journal
 from trainer.paths import TrainerPaths
 
 POLL_S = 0.2
+FROZEN = "frozen"
+"""Run folder of the frozen policy's episodes, inside the training run's."""
 FINAL = "final"
 """The trained model with its tokenizer, in the run folder."""
 
@@ -108,6 +110,9 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
         copy_tokenizer(parts.folder, folder.tokenizer)
         if score:
             _score(config, console, folder, parts.folder, "before", score)
+        if not _value_stage(config, console, folder.path):
+            console.print("[yellow]Stopped before training; the same command continues it.[/yellow]")
+            return 1
         stopped = _supervise(config, console, folder)
         if stopped:
             console.print("[yellow]Stopped before the plan's end; the same command continues it.[/yellow]")
@@ -124,6 +129,26 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
         return 1 if faults else 0
     finally:
         folder.close()
+
+
+def _value_stage(config: Config, console: Console, run: Path) -> bool:
+    """Play episodes of the frozen policy and pretrain the critic on them, where the run asks for it and has none yet.
+    False when stopped before the end."""
+    train = config.train
+    if not train.value_episodes or train.critic or (run / CRITIC).is_dir():
+        return True
+    from sao.rollout import rollout
+    from sao.train_offline import pretrain_value
+
+    if not train.resolved_step().advantage.kind.needs_critic:
+        return True
+    # Another seed than training's: the critic must not have seen the very episodes it is to judge.
+    changes = {"episodes": train.value_episodes, "seed": config.rollout.seed + 1_000_003}
+    frozen = config.model_copy(update={"rollout": config.rollout.model_copy(update=changes)})
+    if rollout(frozen, console, run=str(run / FROZEN)) != 0:
+        return False
+    pretrain_value(config, console, [run / FROZEN / "log"], run / CRITIC)
+    return True
 
 
 def for_training(config: Config) -> Config:

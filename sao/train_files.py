@@ -10,6 +10,8 @@ ROLLOUTS = "rollout_progress.json"
 """Replaced all the time by the rollouts' side."""
 HELDOUT = "heldout.jsonl"
 """Scores on held-out tasks while training, one line each."""
+CRITIC = "critic"
+"""The pretrained critic of a run that made its own."""
 SCORES = "scores.json"
 """Scores before and after, by split."""
 

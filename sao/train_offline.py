@@ -15,8 +15,8 @@ from sao.rundir import find_run, read_config
 from trainer.paths import TrainerPaths
 
 
-def pretrain_value(config: Config, console: Console, runs: Sequence[str], out: Path) -> Path:
-    """Train a critic on the logs of `runs` and hand it over as `out`. Raises ValueDataError, GateError, CriticError."""
+def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: Path) -> Path:
+    """Train a critic on trajectory logs and hand it over as `out`. Raises ValueDataError, GateError, CriticError."""
     import torch
 
     from agent.tokenizer import load_tokenizer
@@ -27,7 +27,6 @@ def pretrain_value(config: Config, console: Console, runs: Sequence[str], out: P
 
     if out.exists():
         raise UserError(f"{out} exists: a critic folder is written once. Choose another --out or remove it.")
-    logs = [find_run(run) / "log" for run in runs]
     model = model_folder(config.model.path)
     tokenizer = load_tokenizer(model).fingerprint
     torch.set_num_threads(config.train.threads)
@@ -65,6 +64,7 @@ def replay_training(
     import torch
     from safetensors.torch import load_file
 
+    from sao.train_setup import critic_of
     from trainer.publish import WEIGHTS, WeightFolder
     from trainer.replay import recorded_steps, replay_exact, replay_offpolicy, weights_digest
     from trainer.setup import build_learner, choose_device, load_policy
@@ -81,7 +81,7 @@ def replay_training(
     learner = build_learner(
         load_policy(model_folder(config.model.path), choose_device(train.device)),
         train.resolved_step(),
-        critic_folder=Path(train.critic) if train.critic else None,
+        critic_folder=critic_of(config.model_copy(update={"train": train}), folder),
         say=lambda text: console.print(text, highlight=False),
     )
 

@@ -8,10 +8,28 @@ from pathlib import Path
 from agent.tokenizer import load_tokenizer
 from sao.assemble import weights_hash
 from sao.config import Config
+from sao.paths import UserError
+from sao.train_files import CRITIC
 from trainer.loop import Trainer
 from trainer.metrics import MetricsWriter, open_tracker
 from trainer.paths import TrainerPaths
 from trainer.setup import build_learner, choose_device, load_policy, model_hash
+
+
+def critic_of(config: Config, run: Path) -> Path | None:
+    """The critic that a run starts with; None: made from the policy. Raises UserError where it should be and is not."""
+    train = config.train
+    if not train.resolved_step().advantage.kind.needs_critic:
+        return None
+    if train.critic:
+        return Path(train.critic)
+    if not train.value_episodes:
+        return None
+    if not (run / CRITIC).is_dir():
+        raise UserError(
+            f"{run / CRITIC} is missing: the run's value pretraining has not come to its end. Use sao train."
+        )
+    return run / CRITIC
 
 
 def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], None]) -> Trainer:
@@ -24,7 +42,7 @@ def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], No
     learner = build_learner(
         policy,
         train.resolved_step(),
-        critic_folder=Path(train.critic) if train.critic else None,
+        critic_folder=critic_of(config, run),
         tokenizer=tokenizer,
         base_model=base,
         say=say,

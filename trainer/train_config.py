@@ -22,7 +22,10 @@ class TrainConfig(Settings):
     control: str = "sao"
     """sao, or one of its controls (trainer/controls.py): the same run with one thing changed."""
     critic: str = ""
-    """Folder made by `sao pretrain-value`; empty: the policy's own body under a zero head."""
+    """Folder made by `sao pretrain-value`; empty: see value_episodes."""
+    value_episodes: int = Field(0, ge=0)
+    """Episodes of the frozen policy that are played first to pretrain the critic (section `value`), where no `critic`
+    is given; 0: the critic starts as the policy's own body under a zero head."""
     max_staleness: int = Field(4, ge=0)
     """Policy updates between the oldest token and the step that would train on it; above it a trajectory is dropped."""
     ahead: int = Field(2, ge=1)
@@ -75,6 +78,7 @@ class TrainConfig(Settings):
         things are kept and where they are reported may change, and a run may be made longer."""
         step = self.resolved_step().model_dump(mode="json", exclude={"health"})
         own = {"batch": self.batch, "max_staleness": self.max_staleness, "critic": self.critic, "step": step}
+        own["value_episodes"] = self.value_episodes
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
 
 
