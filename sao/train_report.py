@@ -57,7 +57,8 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     for split in dict.fromkeys(name.partition("/")[2] for name in scores):
         before, after = scores.get(f"before/{split}"), scores.get(f"after/{split}")
         gain = f"{after['rate'] - before['rate']:+.3f}" if before and after else "—"
-        rows.append((f"{split}, T = {(before or after)['temperature']:g}", _rate(before), _rate(after), gain))
+        temperature = (before or after or {})["temperature"]
+        rows.append((f"{split}, T = {temperature:g}", _rate(before), _rate(after), gain))
     return rows
 
 

@@ -136,6 +136,7 @@ class TrainView:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim")
         table.add_column()
+        table.add_row("", ProgressBar(total=total, completed=done, width=60))
         phase = "critic only" if last.get("critic_only") else trainer.get("phase", "starting")
         version = f"{escape(str(trainer.get('lineage', '')))}/v{last.get('weights_version', 0)}"
         table.add_row("step", f"{done}/{total} · {phase} · {version}")
@@ -180,7 +181,6 @@ class TrainView:
             table.add_row("alarms", "none")
         parts: list[RenderableType] = [
             f"[bold cyan]{escape(self.run.name)}[/bold cyan]",
-            ProgressBar(total=total, completed=done, width=60),
             table,
         ]
         parts += [f"[yellow]{escape(note)}[/yellow]" for note in self._notes[-3:]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ def load_policy(folder: Path, device: torch.device) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
             use_safetensors=True,
@@ -42,6 +43,7 @@ def load_policy(folder: Path, device: torch.device) -> nn.Module:
         )
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise TrainingSetupError(f"{folder}: cannot load the policy ({type(error).__name__}: {error})") from error
+    model, info = loaded
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if info.get(kind):
             raise TrainingSetupError(
