@@ -7,8 +7,9 @@ this size learns the circuit for it, an induction head, only after millions of t
 tokens a second. So the circuit is put in at the start, as random matrices that are related to each other:
 * layer 0, heads 0 and 1 look one and two tokens back (a fixed rotation in the fast rotary dimensions) and store what
   they saw in two subspaces of the residual stream;
-* layer 1, head 0 looks for the place where (the last two tokens) were followed by something, and adds that something
-  to the residual stream in the coordinates of the LM head. Layer 2 starts with the same matching, free in its output;
+* layer 1, head 2 looks at the latest word after `def` and stores it: a token knows which function it stands in;
+* layer 2, head 0 looks for a place in the same function where this token, after the same one before, was followed by
+  something, and adds that something to the residual stream in the coordinates of the LM head;
 * every other head starts with queries like its keys and outputs like its values ("mimetic" initialisation,
   Trockman & Kolter, arXiv 2305.09828).
 Nothing here knows the tasks, the tools or the fixes: that is all learned, and every weight goes on training.
@@ -35,6 +36,8 @@ COPY_GAIN = 3.0
 """How much louder the copied token is than the present one in the residual stream."""
 _SHIFT_PARTS = (0.30, 0.20, 0.15, 0.10, 0.10, 0.05, 0.05, 0.05)
 """Energy of the position heads in the eight fastest rotary pairs: a clear peak without echoes within 200 tokens."""
+_SEGMENT = 40
+"""About the length of a function, in tokens."""
 _REACH = 160
 """Tokens over which matching heads must not be turned away by the rotary embedding: only slower pairs are used."""
 
@@ -68,36 +71,52 @@ def start_model(tokenizer: Any, seed: int = 0) -> Any:
         # Whole groups of eight: matrix kernels like it, and room for a few added tokens.
         model = Qwen3ForCausalLM(demo_config(-(-len(tokenizer) // 8) * 8))
     generator = torch.Generator().manual_seed(seed)
+    vocabulary = tokenizer.get_vocab()
     with torch.no_grad():
-        rms = _embeddings(model, tokenizer.get_vocab(), generator)
+        tokens, rms = _embeddings(model, vocabulary, generator)
         for layer in model.model.layers:
             _mimetic(layer.self_attn)
-        mix = _orthonormal(HIDDEN // 4 - 1, HIDDEN // 2, generator) * math.sqrt(HIDDEN / 2 / (HIDDEN // 4 - 1)) * 0.7
-        inverse_frequencies = model.model.rotary_emb.inv_freq
-        _look_back(model.model.layers[0].self_attn, mix * rms, inverse_frequencies)
-        for index in (1, 2):
-            attention = model.model.layers[index].self_attn
-            _match(attention, mix, inverse_frequencies, generator)
-            if index == 1:
-                _hand_over(attention, rms)
+        previous = _mix(_PREVIOUS, _TOKEN, generator)
+        before = _orthonormal(_size(_BEFORE), _size(_PREVIOUS), generator)
+        owner = _mix(_OWNER, _TOKEN, generator)
+        frequencies = model.model.rotary_emb.inv_freq
+        attentions = [layer.self_attn for layer in model.model.layers]
+        _look_back(attentions[0], (previous * rms, before @ previous * rms), frequencies)
+        # From layer 1 on the two stored tokens are part of the stream that the norms see.
+        rms = math.sqrt(rms**2 + EMBEDDING_STD**2 * (_size(_PREVIOUS) + _size(_BEFORE)) / HIDDEN)
+        _know_function(attentions[1], owner * rms, previous @ tokens[vocabulary["def"], _TOKEN], frequencies)
+        rms = math.sqrt(rms**2 + EMBEDDING_STD**2 * _size(_OWNER) / HIDDEN)
+        _match(attentions[2], previous, before, frequencies, generator)
+        _hand_over(attentions[2], rms)
     return model.eval()
 
 
-# The residual stream starts as [token: 64 | previous token: 31 | the one before: 31 | spare: 1 | constant: 1].
-_TOKEN = slice(0, HIDDEN // 2)
-_PREVIOUS = slice(HIDDEN // 2, HIDDEN // 2 + HIDDEN // 4 - 1)
-_BEFORE = slice(_PREVIOUS.stop, _PREVIOUS.stop + HIDDEN // 4 - 1)
+# How the residual stream is divided at the start; the last two coordinates are spare and a constant.
+_TOKEN = slice(0, 56)
+_PREVIOUS = slice(56, 82)
+_BEFORE = slice(82, 98)
+_OWNER = slice(98, 126)
 _CONSTANT = HIDDEN - 1
 
 
-def _embeddings(model: Any, vocabulary: dict[str, int], generator: torch.Generator) -> float:
-    """Random token vectors; a word with and without its space start alike. Returns their root mean square."""
+def _size(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _mix(target: slice, source: slice, generator: torch.Generator) -> torch.Tensor:
+    """Random projection that keeps the size of each coordinate."""
+    return _orthonormal(_size(target), _size(source), generator)
+
+
+def _embeddings(
+    model: Any, vocabulary: dict[str, int], generator: torch.Generator
+) -> tuple[torch.Tensor, float]:
+    """Random token vectors; a word with and without its space start alike. Returns them and their root mean square."""
     import torch
 
     weight = model.model.embed_tokens.weight
     tokens = torch.zeros_like(weight)
-    half = _TOKEN.stop
-    tokens[:, _TOKEN] = torch.randn(len(weight), half, generator=generator) * EMBEDDING_STD
+    tokens[:, _TOKEN] = torch.randn(len(weight), _size(_TOKEN), generator=generator) * EMBEDDING_STD
     for text in sorted(vocabulary):
         if text.startswith("Ġ") and text[1:] in vocabulary:  # Ġ is the byte-level spelling of a space
             plain, spaced = vocabulary[text[1:]], vocabulary[text]
@@ -107,7 +126,7 @@ def _embeddings(model: Any, vocabulary: dict[str, int], generator: torch.Generat
     noise[:, _TOKEN] = 0.0
     noise[:, _CONSTANT] = constant = 4 * EMBEDDING_STD
     weight.copy_(tokens + noise)
-    return math.sqrt((half * EMBEDDING_STD**2 + constant**2) / HIDDEN)
+    return tokens, math.sqrt((_size(_TOKEN) * EMBEDDING_STD**2 + constant**2) / HIDDEN)
 
 
 def _mimetic(attention: Any) -> None:
@@ -120,7 +139,9 @@ def _mimetic(attention: Any) -> None:
         attention.o_proj.weight[:, query] = attention.v_proj.weight[key].T
 
 
-def _look_back(attention: Any, mix: torch.Tensor, inverse_frequencies: torch.Tensor) -> None:
+def _look_back(
+    attention: Any, stores: tuple[torch.Tensor, torch.Tensor], inverse_frequencies: torch.Tensor
+) -> None:
     """Heads 0 and 1 attend to the token one and two back: keys are one fixed vector, queries that vector turned back."""
     import torch
 
@@ -131,36 +152,62 @@ def _look_back(attention: Any, mix: torch.Tensor, inverse_frequencies: torch.Ten
     key = torch.zeros(HEAD_DIM)
     key[:pairs] = amplitude
     _only(attention.k_proj.weight, 0, _CONSTANT, key)
-    attention.v_proj.weight[_rows(0)] = 0.0
-    attention.v_proj.weight[_rows(0), _TOKEN] = torch.eye(HEAD_DIM)
-    for head, (distance, target) in enumerate(((1, _PREVIOUS), (2, _BEFORE))):
+    _carry_tokens(attention, 0)
+    for head, (distance, target, store) in enumerate(((1, _PREVIOUS, stores[0]), (2, _BEFORE, stores[1]))):
         angle = -distance * inverse_frequencies[:pairs]
         query = torch.zeros(HEAD_DIM)
         query[:pairs], query[half : half + pairs] = amplitude * torch.cos(angle), amplitude * torch.sin(angle)
         _only(attention.q_proj.weight, head, _CONSTANT, query)
-        attention.o_proj.weight[:, _rows(head)] = 0.0
-        attention.o_proj.weight[target, _rows(head)] = mix
+        _store(attention, head, target, store)
 
 
-def _match(attention: Any, mix: torch.Tensor, inverse_frequencies: torch.Tensor, generator: torch.Generator) -> None:
-    """Queries (this token, the previous) like keys (the previous, the one before), in slow rotary pairs."""
+def _know_function(
+    attention: Any, store: torch.Tensor, stored_def: torch.Tensor, inverse_frequencies: torch.Tensor
+) -> None:
+    """Head 2 attends to the latest token after `def`: keys measure how much the stored previous token is `def`, and
+    rotary pairs of about 40 tokens make nearer ones score higher."""
+    import torch
+
+    attention.q_norm.weight.fill_(NORM_GAIN)
+    attention.k_norm.weight.fill_(NORM_GAIN)
+    near = torch.argsort((inverse_frequencies * _SEGMENT).log().abs())[:2]
+    axis = torch.zeros(HEAD_DIM)
+    axis[near] = math.sqrt(0.5)
+    _only(attention.q_proj.weight, 2, _CONSTANT, axis)
+    attention.k_proj.weight[_rows(1)] = 0.0
+    attention.k_proj.weight[_rows(1), _PREVIOUS] = torch.outer(axis, stored_def / stored_def.square().sum())
+    # The norm makes every key equally long; without a share that the query does not see, weak ones would look strong.
+    attention.k_proj.weight[2 * HEAD_DIM - 1, _CONSTANT] = 0.5 / (4 * EMBEDDING_STD)
+    _carry_tokens(attention, 1)
+    _store(attention, 2, _OWNER, store)
+
+
+def _match(
+    attention: Any,
+    previous: torch.Tensor,
+    before: torch.Tensor,
+    inverse_frequencies: torch.Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Head 0: queries (this token, the previous, function) like keys (the previous, the one before, function), in slow
+    rotary pairs."""
     import torch
 
     half = HEAD_DIM // 2
     slow = [pair for pair in range(half) if float(inverse_frequencies[pair]) * _REACH < 1]
     places = torch.tensor(slow + [pair + half for pair in slow])
     places = places[torch.randperm(len(places), generator=generator)]
-    first = int(0.6 * len(places))
-    width = len(mix)
+    cuts = [int(share * len(places)) for share in (0.45, 0.65)]
     attention.q_norm.weight.fill_(NORM_GAIN)
     attention.k_norm.weight.fill_(NORM_GAIN)
     query, key = torch.zeros(HEAD_DIM, HIDDEN), torch.zeros(HEAD_DIM, HIDDEN)
-    for part, now, then, inner in (
-        (places[:first], _TOKEN, _PREVIOUS, mix),
-        (places[first:], _PREVIOUS, _BEFORE, None),
+    for part, now, then, seen in (
+        (places[: cuts[0]], _TOKEN, _PREVIOUS, previous),
+        (places[cuts[0] : cuts[1]], _PREVIOUS, _BEFORE, before),
+        (places[cuts[1] :], _OWNER, _OWNER, None),
     ):
-        projection = torch.randn(len(part), width, generator=generator) / math.sqrt(width)
-        query[part, now] = projection @ inner if inner is not None else projection
+        projection = torch.randn(len(part), _size(then), generator=generator) / math.sqrt(_size(then))
+        query[part, now] = projection if seen is None else projection @ seen
         key[part, then] = projection
     attention.q_proj.weight[_rows(0)] = query
     attention.k_proj.weight[_rows(0)] = key
@@ -170,10 +217,23 @@ def _hand_over(attention: Any, rms: float) -> None:
     """Head 0 adds the token it found to the present one, louder."""
     import torch
 
-    attention.v_proj.weight[_rows(0)] = 0.0
-    attention.v_proj.weight[_rows(0), _TOKEN] = torch.eye(HEAD_DIM)
-    attention.o_proj.weight[:, _rows(0)] = 0.0
-    attention.o_proj.weight[_TOKEN, _rows(0)] = torch.eye(HEAD_DIM) * rms * COPY_GAIN
+    _carry_tokens(attention, 0)
+    _store(attention, 0, _TOKEN, torch.eye(_size(_TOKEN)) * rms * COPY_GAIN)
+
+
+def _carry_tokens(attention: Any, group: int) -> None:
+    """The values of a key-value group are the token vectors themselves."""
+    import torch
+
+    attention.v_proj.weight[_rows(group)] = 0.0
+    attention.v_proj.weight[_rows(group), _TOKEN] = torch.eye(HEAD_DIM)[:, : _size(_TOKEN)]
+
+
+def _store(attention: Any, head: int, target: slice, projection: torch.Tensor) -> None:
+    """What the head found goes through `projection` into one part of the residual stream and nowhere else."""
+    attention.o_proj.weight[:, _rows(head)] = 0.0
+    start = head * HEAD_DIM
+    attention.o_proj.weight[target, start : start + _size(_TOKEN)] = projection
 
 
 def _rows(head: int) -> slice:

@@ -1,7 +1,11 @@
 """Demonstrations for supervised fine-tuning: they know the tool protocol and *guess* the fix.
 
     turn 0   view(path named in the issue)
-    turn 1   str_replace(old_str = the buggy line, new_str = one of the candidate lines, drawn uniformly) and submit
+    turn 1   "def NAME" of the function named in the issue; then
+             str_replace(old_str = the buggy line, new_str = one of the candidate lines, drawn uniformly) and submit
+
+Writing the name down is a thought of three tokens: from then on the model reads its place in the file off its own text.
+
 
 Promises:
 * the ids are those of a real episode that plays these turns: prompt and observations come from the renderer, texts from
@@ -53,7 +57,7 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 def turns_of(edit: Edit, new_line: str) -> tuple[str, str]:
     """The two model turns, without their ends."""
     replace = call_text("str_replace", {"path": edit.path, "old_str": edit.old_line, "new_str": new_line})
-    return call_text("view", {"path": edit.path}), f"{replace}\n{call_text('submit', {})}"
+    return call_text("view", {"path": edit.path}), f"def {edit.function}\n{replace}\n{call_text('submit', {})}"
 
 
 class Demonstrator:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
 from data.micro_swe import bug_site
-from data.task import Task
+from data.task import Task, TaskError
+
+_DEF = re.compile(r"^ *def (\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,15 @@ class Edit:
     old_line: str
     candidates: tuple[str, ...]
     """Plausible replacements. Which of them is right is not known here."""
+
+    @property
+    def function(self) -> str:
+        """Name of the function that holds the line: the latest `def` above it. Raises TaskError without one."""
+        above = self.text[: self.text.index(self.old_line)]
+        names = _DEF.findall(above)
+        if not names:
+            raise TaskError(f"{self.path}: no function stands above the line {self.old_line!r}, so there is none to name")
+        return str(names[-1])
 
 
 def edit_of(task: Task) -> Edit:

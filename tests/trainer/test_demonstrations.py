@@ -1,0 +1,150 @@
+"""Demonstrations are real episodes in exact ids, and their guess knows nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.demo_tokenizer import build_tokenizer
+from agent.engines.scripted import ScriptedPolicy
+from agent.episode import run_episode
+from agent.presets import load_preset
+from agent.renderers.qwen import QwenRenderer
+from agent.tokenizer import load_tokenizer
+from data.micro_swe import bug_site, load, task
+from data.micro_swe.templates import HELDOUT, UNSEEN
+from data.task import Task
+from data.trajectory import Identity, Status, Trajectory
+from envs.sandbox import BackendUnavailable
+from envs.swe import SWEEnvironment
+from envs.tools import ToolSet
+from trainer.demonstrations import Demonstrator, micro_swe_demonstrations, turns_of
+from trainer.drills import draw_drill
+from trainer.edits import edit_of
+
+
+@pytest.fixture(scope="module")
+def renderer(tmp_path_factory: pytest.TempPathFactory) -> QwenRenderer:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    texts = [text for one in load("train", limit=512) for text in json.loads(one.row["files"]).values()]
+    build_tokenizer(texts).save_pretrained(folder)
+    return QwenRenderer(load_tokenizer(folder))
+
+
+@pytest.fixture(scope="module")
+def demonstrator(renderer: QwenRenderer) -> Demonstrator:
+    return Demonstrator(renderer, load_preset("demo"))
+
+
+def play(one: Task, renderer: QwenRenderer, new_line: str) -> Trajectory:
+    """The same turns, played by the scripted engine in the embedded sandbox."""
+    from envs.sandbox.embedded import EmbeddedBackend
+
+    preset = load_preset("demo")
+
+    async def main() -> Trajectory:
+        try:
+            backend = EmbeddedBackend("demonstrations")
+        except BackendUnavailable as error:
+            pytest.skip(f"EMBEDDED TEST NOT RUN: {error}")
+        try:
+            policy = ScriptedPolicy(turns_of(edit_of(one), new_line), encode=renderer.action_ids)
+            env = SWEEnvironment(one, backend, ToolSet(preset.tools))
+            identity = Identity("e0", one.task_id, 0, 0, renderer.tokenizer_fingerprint, lineage="scripted")
+            return await run_episode(policy, renderer, env, preset, identity)
+        finally:
+            await backend.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("split", ["train", "heldout", "unseen"])
+def test_demonstration_has_the_ids_of_a_real_episode(
+    split: str, renderer: QwenRenderer, demonstrator: Demonstrator
+) -> None:
+    one = task(split, 3)
+    site = bug_site(one)
+    wrong = next(line for line in site.candidates if line != site.fixed_line)
+    for line, reward in ((site.fixed_line, 1.0), (wrong, 0.0)):
+        played = play(one, renderer, line)
+        assert played.outcome.status is Status.GRADED, played.outcome
+        assert played.outcome.reward == reward
+        written = demonstrator.write(edit_of(one), line)
+        # The real episode goes on with the observation of the last turn, which nothing follows.
+        assert played.tokens[: len(written)].tolist() == written.tokens.tolist()
+        assert played.action_mask[: len(written)].tolist() == written.action.tolist()
+        assert not played.action_mask[len(written) :].any()
+
+
+def test_episodes_are_short(demonstrator: Demonstrator) -> None:
+    for split in ("train", "heldout", "unseen"):
+        for one in load(split, limit=64, offset=100):
+            for line in bug_site(one).candidates:
+                written = demonstrator.write(edit_of(one), line)
+                assert len(written) <= 400
+                assert written.action.sum() <= 60
+
+
+def test_what_is_not_free_is_the_same_for_every_guess(demonstrator: Demonstrator) -> None:
+    for one in load("train", limit=64, offset=200):
+        edit = edit_of(one)
+        kept = set()
+        for line in edit.candidates:
+            written = demonstrator.write(edit, line)
+            assert written.free.any()
+            assert not (written.free & ~written.action).any()
+            first = int(written.free.argmax())
+            kept.add(tuple(written.tokens[:first].tolist()))
+            text = demonstrator.renderer.tokenizer.decode(written.tokens[first:].tolist())
+            assert text.endswith('<tool_call>\n{"name": "submit", "arguments": {}}\n</tool_call><|im_end|>')
+        assert len(kept) == 1
+
+
+def test_guess_is_uniform_and_blind(demonstrator: Demonstrator) -> None:
+    """An `Edit` does not know the answer; over 300 demonstrations of one task each of its three candidates comes up
+    about 100 times (four standard deviations are 33)."""
+    offset = next(number for number in range(50) if len(bug_site(task("train", number)).candidates) == 3)
+    site = bug_site(task("train", offset))
+    make = micro_swe_demonstrations(demonstrator, split="train", tasks=1, offset=offset, seed=5)
+    chosen: Counter[str] = Counter()
+    for number in range(300):
+        text = demonstrator.renderer.tokenizer.decode(make(number).tokens.tolist())
+        chosen[text.split('", "new_str": "')[1].split('"}}')[0]] += 1
+    assert set(chosen) == set(site.candidates)
+    assert max(abs(count - 100) for count in chosen.values()) < 33
+
+
+def test_demonstration_n_depends_on_seed_and_n_alone(demonstrator: Demonstrator) -> None:
+    one, again, other = (
+        micro_swe_demonstrations(demonstrator, split="train", tasks=50, seed=seed, drill_share=0.5) for seed in (1, 1, 2)
+    )
+    ahead = [again(number) for number in (7, 3, 5)]
+    assert [one(number).tokens.tolist() for number in (7, 3, 5)] == [made.tokens.tolist() for made in ahead]
+    assert any(one(number).tokens.tolist() != other(number).tokens.tolist() for number in range(5))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_drills_have_one_place_to_change(seed: int) -> None:
+    drill = draw_drill(random.Random(seed))
+    assert drill.text.count(drill.old_line) == 1
+    assert drill.old_line not in drill.candidates
+    assert drill.candidates
+    assert drill.old_line == drill.old_line.strip()
+    assert not set('"\\\n') & set(drill.old_line + "".join(drill.candidates))
+    assert drill == draw_drill(random.Random(seed))
+
+
+def test_drills_teach_no_heldout_phrase() -> None:
+    """First words of held-out docstrings never begin a drill's, and no drill file is a program of meaning."""
+    openings = {template.doc.split()[0] for template in (*HELDOUT, *UNSEEN)}
+    for seed in range(300):
+        docs = [line.strip().strip('"') for line in draw_drill(random.Random(seed)).text.split("\n") if '"""' in line]
+        assert not openings & {doc.split()[0] for doc in docs if doc}
