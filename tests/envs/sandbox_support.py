@@ -57,13 +57,15 @@ def in_sandbox(kind: str, test: Callable[[Sandbox], Awaitable[None]], **changes:
 
 async def processes(box: Sandbox, *, like: list[str] | None = None) -> list[str]:
     """Names of all processes in the sandbox, sorted, by its own process table. The channel's helpers come and go within
-    milliseconds: with `like` it looks again until it sees that, for at most 2 s."""
+    milliseconds: it looks again until it sees `like` (none: twice the same), for at most 2 s."""
+    before: list[str] = []
     for _ in range(20):
         result = await box.exec('for p in /proc/[0-9]*; do read -r c <"$p/comm" && echo "$c"; done 2>/dev/null')
         # busybox starts a helper as /proc/self/exe and renames it a moment later.
         names = sorted("sh" if name == "exe" else name for name in result.text.splitlines())
-        if like is None or names == like:
+        if names == (before if like is None else like):
             break
+        before = names
         await asyncio.sleep(0.1)
     return names
 
