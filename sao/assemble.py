@@ -20,6 +20,7 @@ from agent.tokenizer import Tokenizer, load_tokenizer
 from data.loaders import load_tasks
 from data.task import Task, TaskError
 from data.trajectory import Sampling
+from envs.blind import BlindEnvironment
 from envs.environment import Environment
 from envs.sandbox import SandboxBackend, SandboxLimits, make_backend
 from envs.sandbox.docker_backend import DockerBackend
@@ -145,7 +146,12 @@ def environments_of(config: Config, preset: Preset, backend: SandboxBackend) -> 
             max_command_timeout_s=preset.limits.command_timeout_s,
         ),
     )
-    return lambda task: SWEEnvironment(task, backend, toolset, limits)
+
+    def make(task: Task) -> Environment:
+        environment = SWEEnvironment(task, backend, toolset, limits)
+        return BlindEnvironment(environment) if config.agent.blind else environment
+
+    return make
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -50,6 +50,8 @@ class AgentConfig(Section):
     """Name of a file in agent/presets/ or a path: prompt, tools, limits."""
     temperature: float = Field(1.0, ge=0)
     """1 samples from the model's own distribution (the only one that SAO trains on); 0 is greedy."""
+    blind: bool = False
+    """Control: hide every observation from the policy. Trained equally, it shows what needs no reading."""
 
 
 class SandboxConfig(Section):
