@@ -170,13 +170,15 @@ def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     return sorted(model.model_fields)
 
 
-def describe(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
-    """(key, default, documentation) of every field, for `sao config`."""
+def describe(model: type[BaseModel], prefix: str = "", values: BaseModel | None = None) -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every field. `values`: an instance whose values are the defaults (a section's own)."""
+    values = values or model()
     rows: list[tuple[str, str, str]] = []
     for name, field in model.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            rows += describe(annotation, f"{prefix}{name}.")
+        value = getattr(values, name)
+        if isinstance(value, BaseModel):
+            rows += describe(type(value), f"{prefix}{name}.", value)
         else:
-            rows.append((f"{prefix}{name}", json.dumps(field.default), " ".join((field.description or "").split())))
+            default = json.dumps(values.model_dump(mode="json", include={name})[name])
+            rows.append((f"{prefix}{name}", default, " ".join((field.description or "").split())))
     return rows

@@ -36,6 +36,7 @@ class TrainConfig(Settings):
     checkpoint_every: int = Field(10, ge=1)
     """Steps between two checkpoints; what was trained since the last is trained again after a crash."""
     keep_checkpoints: int = Field(2, ge=1)
+    """Newest checkpoints that stay."""
     keep_weights: int = Field(3, ge=1)
     """Newest published versions that stay; one in use stays besides."""
     weights_dtype: Literal["fp32", "bf16"] = "fp32"
