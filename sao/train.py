@@ -105,7 +105,9 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
     config = for_training(config)
     parts = parts_of(config)
-    folder = open_run(config, run, fresh=fresh, origin=parts.origin)
+    # Other training settings are another run: a checkpoint is only loaded under its own.
+    origin = {**parts.origin, "training": config.train.settings_hash()}
+    folder = open_run(config, run, fresh=fresh, origin=origin)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
         if score:

@@ -77,8 +77,9 @@ class TrainConfig(Settings):
     def settings_hash(self) -> str:
         """Of what decides the mathematics: a checkpoint is only loaded under the same one. Limits of alarms, how often
         things are kept and where they are reported may change, and a run may be made longer."""
-        step = self.resolved_step().model_dump(mode="json", exclude={"health"})
+        step = self.step.model_dump(mode="json", exclude={"health"})
         own = {"batch": self.batch, "max_staleness": self.max_staleness, "critic": self.critic, "step": step}
+        own["control"] = self.control
         own["value_episodes"] = self.value_episodes
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
 
