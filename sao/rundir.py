@@ -187,6 +187,6 @@ def _refuse_other_origin(path: Path, origin: Mapping[str, str] | None) -> None:
     changed = [key for key in origin if before.get(key) != origin[key]]
     differing = "; ".join(f"{key} was {before.get(key)}, is {origin[key]}" for key in changed)
     raise UserError(
-        f"{path} was begun with other weights, another tokenizer or other training settings ({differing}). Put the old ones back to continue "
-        "it, or use another --run name (or --fresh). Nothing was changed."
+        f"{path} was begun with other weights, another tokenizer or other training settings ({differing}). Put the old "
+        "ones back to continue it, or use another --run name (or --fresh). Nothing was changed."
     )
