@@ -13,7 +13,7 @@ from data.micro_swe.kinds import Option
 from data.micro_swe.templates import ISSUES, LAYOUTS, PLACES, TEMPLATES, Case, Template
 from data.task import TaskError
 
-VERSION = 1
+VERSION = 2
 """Part of every seed: raise it when generated text changes."""
 _ATTEMPTS = 100
 
@@ -133,7 +133,12 @@ def _with_bug(function: Function) -> Function:
 
 def _module(layout: str, module: str, package: str, functions: Sequence[Function], imports: str) -> str:
     """Text of the viewed file."""
-    title = {"titled": f'"""The {module} module."""', "noted": f"# The {module} of the {package}."}.get(layout, "")
+    titles = {
+        "titled": f'"""The {module} module."""',
+        "credited": f"# Made for the {package}.",
+        "noted": f"# The {module} of the {package}.",
+    }
+    title = titles.get(layout, "")
     head = "\n\n".join(part for part in (title, imports) if part)
     head += "\n\n\n" if head else ""
     if layout != "class":

@@ -40,10 +40,6 @@ def _span(rng: random.Random) -> list[Case]:
     return [{"a": rng.randint(0, 2), "b": rng.randint(5, 7)}]
 
 
-def _upto(rng: random.Random) -> list[Case]:
-    return [{"a": rng.randint(3, 6)}]
-
-
 def _single(rng: random.Random) -> list[Case]:
     """One number below every constant and one above: caps and floors both show."""
     return [{"a": 1}, {"a": rng.randint(12, 20)}]
@@ -86,141 +82,97 @@ class Template:
         return next(index for index, line in enumerate(self.body) if "{fill}" in line)
 
 
-_SHAPES: Mapping[str, tuple[str, tuple[str, ...], Callable[[random.Random], list[Case]], bool]] = {
-    "operator": ("arithmetic", ("a", "b"), _pair, False),
-    "comparison": ("decision", ("a", "b"), _edge, False),
-    "off_by_one": ("sequence", ("s", "a"), _spot, False),
-    "constant": ("arithmetic", ("a",), _single, False),
-    "aggregate": ("sequence", ("s",), _list, False),
-    "letter_case": ("text", ("t",), _text, False),
-    "variable": ("names", ("a", "v0", "v1", "v2"), _three, True),
-    "swapped": ("names", ("v0", "v1", "v2"), _three, True),
-    "missing_return": ("return", ("a", "b"), _two, False),
-}
+@dataclass(frozen=True)
+class Core:
+    """What a function computes: an expression with one replaceable part, and the words that say what it should be."""
+
+    kind: Kind
+    family: str
+    says: str
+    code: str
+    params: tuple[str, ...]
+    cases: Callable[[random.Random], list[Case]]
+    before: tuple[str, ...] = ()
+    """Lines ahead of the one with the expression."""
+
+    @property
+    def shuffled(self) -> bool:
+        return any(letter.startswith("v") for letter in self.params)
 
 
-def _make(
-    split: str,
-    kind: Kind,
-    doc: str,
-    *body: str,
-    params: tuple[str, ...] | None = None,
-    cases: Callable[[random.Random], list[Case]] | None = None,
-) -> Template:
-    usual_family, usual_params, usual_cases, shuffled = _SHAPES[kind.name]
-    number = _counts[split, kind.name] = _counts.get((split, kind.name), 0) + 1
+@dataclass(frozen=True)
+class Shape:
+    """How a function hands out what it computes: docstring and body around a core."""
+
+    name: str
+    doc: str
+    body: tuple[str, ...]
+
+
+_B, _S, _V = ("a", "b"), ("s", "a"), ("v0", "v1", "v2")
+
+CORES: tuple[Core, ...] = (
+    Core(kinds.OPERATOR, "arithmetic", "{a} {hint} {b}", "{a} {fill} {b}", _B, _pair),
+    Core(kinds.COMPARISON, "decision", "{a} {hint} {b}", "{a} {fill} {b}", _B, _edge),
+    Core(kinds.OFF_BY_ONE, "sequence", "{s} at {a} {hint}", "{s}[{a}{fill}]", _S, _spot),
+    Core(kinds.OFF_BY_ONE, "sequence", "range from {a} until {b} {hint}", "list(range({a}, {b}{fill}))", _B, _span),
+    Core(kinds.OFF_BY_ONE, "sequence", "{s} from {a} {hint}", "{s}[{a}{fill}:]", _S, _spot),
+    Core(kinds.CONSTANT, "arithmetic", "{a} times {hint}", "{a} * {fill}", ("a",), _single),
+    Core(kinds.CONSTANT, "arithmetic", "{a} plus {hint}", "{a} + {fill}", ("a",), _single),
+    Core(kinds.CONSTANT, "arithmetic", "{a} capped at {hint}", "min({a}, {fill})", ("a",), _single),
+    Core(kinds.AGGREGATE, "sequence", "{hint} of {s}", "{fill}({s})", ("s",), _list),
+    Core(kinds.LETTER_CASE, "text", "{t} in {hint} case", "{t}.{fill}()", ("t",), _text),
+    Core(kinds.VARIABLE, "names", "{a} plus {hint}", "{a} + {fill}", ("a", *_V), _three),
+    Core(kinds.VARIABLE, "names", "{hint} minus {a}", "{fill} - {a}", ("a", *_V), _three),
+    Core(kinds.SWAPPED, "names", "{h} on {hint}", "{h}({fill})", _V, _three),
+    Core(kinds.MISSING_RETURN, "return", "{hint}", "{fill}", _B, _two, ("{v0} = {a} + {b}", "{v1} = {a} - {b}")),
+    Core(kinds.MISSING_RETURN, "return", "{hint}", "{fill}", ("a",), _two, ("{v0} = {a} * 2", "{v1} = {a} + 3")),
+)
+SHAPES: tuple[Shape, ...] = (
+    Shape("plain", "Return {says}.", ("return {code}",)),
+    Shape("local", "The value is {says}.", ("{r} = {code}", "return {r}")),
+    Shape("text", "Text of {says}.", ("return str({code})",)),
+    Shape("boxed", "List of {says}.", ("return [{code}]",)),
+    Shape("stored", "Box with {says}.", ("{r} = [{code}]", "return {r}")),
+)
+_RETURNS = ("plain", "text", "boxed")
+"""A return can only be missing from a shape that has its expression in it."""
+
+
+def _template(split: str, core: Core, shape: Shape, number: int) -> Template:
     return Template(
-        name=f"{split}-{kind.name}-{number}",
-        kind=kind,
-        family=usual_family,
+        name=f"{split}-{core.kind.name}-{number}-{shape.name}",
+        kind=core.kind,
+        family=core.family,
         split=split,
-        doc=doc,
-        body=body,
-        params=params or usual_params,
-        cases=cases or usual_cases,
-        shuffled=shuffled,
+        doc=shape.doc.replace("{says}", core.says),
+        body=(*core.before, *(line.replace("{code}", core.code) for line in shape.body)),
+        params=core.params,
+        cases=core.cases,
+        shuffled=core.shuffled,
     )
 
 
-_counts: dict[tuple[str, str], int] = {}
-_A, _B = ("a",), ("a", "b")
+def _grid() -> dict[str, tuple[Template, ...]]:
+    """Every core in every shape, each pair in one split only, as in a Latin square: what is held out is the pair, a
+    program and a docstring that train has never shown, while every core and every shape is met in train with others."""
+    made: dict[str, list[Template]] = {"train": [], "heldout": [], "unseen": []}
+    for row, core in enumerate(CORES):
+        fitting = [shape for shape in SHAPES if not core.kind.missing or shape.name in _RETURNS]
+        held = {row % len(fitting)} | ({(row + 2) % len(fitting)} if len(fitting) > 3 else set())
+        for column, shape in enumerate(fitting):
+            made["heldout" if column in held else "train"].append(
+                _template("heldout" if column in held else "train", core, shape, row)
+            )
+    # As methods of a class, on self's fields: a family that train never shows at all.
+    method = Shape("method", "Give {says}.", ("return {code}",))
+    made["unseen"] = [replace(_template("unseen", core, method, row), family="class") for row, core in enumerate(CORES)]
+    return {split: tuple(group) for split, group in made.items()}
 
-TRAIN: tuple[Template, ...] = (
-    _make("train", kinds.OPERATOR, "Return {a} {hint} {b}.", "return {a} {fill} {b}"),
-    _make("train", kinds.OPERATOR, "The value is {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
-    _make("train", kinds.OPERATOR, "Text of {a} {hint} {b}.", "return str({a} {fill} {b})"),
-    _make("train", kinds.COMPARISON, "True when {a} {hint} {b}.", "return {a} {fill} {b}"),
-    _make("train", kinds.COMPARISON, "Tell whether {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
-    _make("train", kinds.COMPARISON, "One if {a} {hint} {b} or zero.", "return 1 if {a} {fill} {b} else 0"),
-    _make("train", kinds.OFF_BY_ONE, "Return {s} at {a} {hint}.", "return {s}[{a}{fill}]"),
-    _make(
-        "train",
-        kinds.OFF_BY_ONE,
-        "Go from {a} until {b} {hint}.",
-        "return list(range({a}, {b}{fill}))",
-        params=_B,
-        cases=_span,
-    ),
-    _make("train", kinds.OFF_BY_ONE, "Take {s} from {a} {hint}.", "{r} = {s}[{a}{fill}:]", "return {r}"),
-    _make("train", kinds.CONSTANT, "Return {a} times {hint}.", "return {a} * {fill}"),
-    _make("train", kinds.CONSTANT, "The value is {a} plus {hint}.", "{r} = {a} + {fill}", "return {r}"),
-    _make("train", kinds.CONSTANT, "Cap {a} at {hint}.", "return min({a}, {fill})"),
-    _make("train", kinds.AGGREGATE, "Return {hint} of {s}.", "return {fill}({s})"),
-    _make("train", kinds.AGGREGATE, "The value is {hint} of {s}.", "{r} = {fill}({s})", "return {r}"),
-    _make("train", kinds.LETTER_CASE, "Return {t} in {hint} case.", "return {t}.{fill}()"),
-    _make("train", kinds.LETTER_CASE, "Write {t} in {hint} case.", "{r} = {t}.{fill}()", "return {r}"),
-    _make("train", kinds.VARIABLE, "Return {a} plus {hint}.", "return {a} + {fill}"),
-    _make("train", kinds.VARIABLE, "The value is {hint} minus {a}.", "{r} = {fill} - {a}", "return {r}"),
-    _make("train", kinds.VARIABLE, "Text of {hint}.", "return str({fill})", params=("v0", "v1", "v2")),
-    _make("train", kinds.SWAPPED, "Call {h} on {hint}.", "return {h}({fill})"),
-    _make("train", kinds.SWAPPED, "The value is {h} of {hint}.", "{r} = {h}({fill})", "return {r}"),
-    _make("train", kinds.MISSING_RETURN, "Return {hint}.", "{v0} = {a} + {b}", "{v1} = {a} - {b}", "return {fill}"),
-    _make(
-        "train",
-        kinds.MISSING_RETURN,
-        "The value is {hint}.",
-        "{v0} = {a} * 2",
-        "{v1} = {a} + 3",
-        "return {fill}",
-        params=_A,
-    ),
-)
 
-HELDOUT: tuple[Template, ...] = (
-    _make("heldout", kinds.OPERATOR, "Find {a} {hint} {b}.", "{r} = 0", "return {r} + {a} {fill} {b}"),
-    _make("heldout", kinds.OPERATOR, "Answer with {a} {hint} {b}.", "return int({a} {fill} {b})"),
-    _make(
-        "heldout",
-        kinds.COMPARISON,
-        "Find out if {a} {hint} {b}.",
-        "if {a} {fill} {b}:",
-        "    return True",
-        "return False",
-    ),
-    _make("heldout", kinds.COMPARISON, "Check that {a} {hint} {b}.", "return bool({a} {fill} {b})"),
-    _make("heldout", kinds.OFF_BY_ONE, "Find {s} before {a} {hint}.", "{r} = {s}", "return {r}[:{a}{fill}]"),
-    _make(
-        "heldout", kinds.OFF_BY_ONE, "Count until {a} {hint}.", "return list(range({a}{fill}))", params=_A, cases=_upto
-    ),
-    _make("heldout", kinds.CONSTANT, "Find {a} minus {hint}.", "{r} = {a}", "return {r} - {fill}"),
-    _make("heldout", kinds.CONSTANT, "Lift {a} to {hint}.", "return max({a}, {fill})"),
-    _make("heldout", kinds.AGGREGATE, "Find {hint} of {s}.", "{r} = list({s})", "return {fill}({r})"),
-    _make("heldout", kinds.AGGREGATE, "Answer with {hint} of {s}.", "return int({fill}({s}))"),
-    _make("heldout", kinds.LETTER_CASE, "Find {t} in {hint} case.", "{r} = str({t})", "return {r}.{fill}()"),
-    _make("heldout", kinds.VARIABLE, "Find {hint} times {a}.", "{r} = {a}", "return {fill} * {r}"),
-    _make("heldout", kinds.VARIABLE, "Answer with {hint}.", "return int({fill})", params=("v0", "v1", "v2")),
-    _make("heldout", kinds.SWAPPED, "Find {h} of {hint}.", "return list({h}({fill}))"),
-    _make("heldout", kinds.MISSING_RETURN, "Find {hint}.", "{v0}, {v1} = {a} + 1, {a} * 3", "return {fill}", params=_A),
-)
-
-UNSEEN: tuple[Template, ...] = tuple(
-    replace(template, family="class")
-    for template in (
-        _make("unseen", kinds.OPERATOR, "Give {a} {hint} {b}.", "return {a} {fill} {b}"),
-        _make("unseen", kinds.OPERATOR, "Hold {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
-        _make("unseen", kinds.COMPARISON, "See if {a} {hint} {b}.", "return {a} {fill} {b}"),
-        _make("unseen", kinds.COMPARISON, "Hold if {a} {hint} {b}.", "{r} = {a} {fill} {b}", "return {r}"),
-        _make("unseen", kinds.OFF_BY_ONE, "Give {s} at {a} {hint}.", "return {s}[{a}{fill}]"),
-        _make("unseen", kinds.CONSTANT, "Give {a} times {hint}.", "return {a} * {fill}"),
-        _make("unseen", kinds.AGGREGATE, "Give {hint} of {s}.", "return {fill}({s})"),
-        _make("unseen", kinds.LETTER_CASE, "Give {t} in {hint} case.", "return {t}.{fill}()"),
-        _make("unseen", kinds.VARIABLE, "Give {hint} back.", "return {fill}", params=("v0", "v1", "v2")),
-        _make("unseen", kinds.SWAPPED, "Give {h} of {hint}.", "return {h}({fill})"),
-        _make(
-            "unseen",
-            kinds.MISSING_RETURN,
-            "Give {hint}.",
-            "{v0} = {a} + 1",
-            "{v1} = {a} * 3",
-            "return {fill}",
-            params=_A,
-        ),
-    )
-)
-
-TEMPLATES: Mapping[str, Sequence[Template]] = {"train": TRAIN, "heldout": HELDOUT, "unseen": UNSEEN}
+TEMPLATES: Mapping[str, Sequence[Template]] = _grid()
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
-    "train": ("plain", "titled"),
+    "train": ("plain", "titled", "credited"),
     "heldout": ("noted", "footed"),
     "unseen": ("class",),
 }

@@ -46,7 +46,7 @@ def outcomes(task: Task, replacement: str | None) -> dict[str, bool]:
 @pytest.mark.parametrize("split", SPLITS)
 def test_only_the_right_candidate_passes(split: str) -> None:
     seen = set()
-    for index in range(250):
+    for index in range(450):
         task = micro_swe.task(split, index)
         site = micro_swe.bug_site(task)
         seen.add(site.template)
