@@ -108,9 +108,7 @@ def _mix(target: slice, source: slice, generator: torch.Generator) -> torch.Tens
     return _orthonormal(_size(target), _size(source), generator)
 
 
-def _embeddings(
-    model: Any, vocabulary: dict[str, int], generator: torch.Generator
-) -> tuple[torch.Tensor, float]:
+def _embeddings(model: Any, vocabulary: dict[str, int], generator: torch.Generator) -> tuple[torch.Tensor, float]:
     """Random token vectors; a word with and without its space start alike. Returns them and their root mean square."""
     import torch
 
@@ -139,10 +137,8 @@ def _mimetic(attention: Any) -> None:
         attention.o_proj.weight[:, query] = attention.v_proj.weight[key].T
 
 
-def _look_back(
-    attention: Any, stores: tuple[torch.Tensor, torch.Tensor], inverse_frequencies: torch.Tensor
-) -> None:
-    """Heads 0 and 1 attend to the token one and two back: keys are one fixed vector, queries that vector turned back."""
+def _look_back(attention: Any, stores: tuple[torch.Tensor, torch.Tensor], inverse_frequencies: torch.Tensor) -> None:
+    """Heads 0 and 1 attend one and two tokens back: keys are one fixed vector, queries that vector turned back."""
     import torch
 
     pairs, half = len(_SHIFT_PARTS), HEAD_DIM // 2

@@ -79,10 +79,12 @@ CHAT_TEMPLATE = r"""
 
 _WORD = re.compile(r"[^\W\d_]+")
 _PROMPT_WORDS = "system user assistant tool You fix bugs. view(path) str_replace(path, old_str, new_str) submit()"
-_PYTHON_WORDS = (*keyword.kwlist, "self", "bool", "int", "str", "float", "list", "dict", "set", "tuple", "len", "max", "min")
-_PYTHON_WORDS += ("sum", "abs", "round", "sorted", "range", "any", "all", "__init__", "import", "unittest")
+_BUILTINS = (
+    "self bool int str float list dict set tuple len max min sum abs round sorted range any all __init__ unittest"
+)
+_PYTHON_WORDS = " ".join((*keyword.kwlist, _BUILTINS))
 _LINE_BREAKS = tuple("\n" * breaks + " " * indent + "x" for breaks in (1, 2, 3) for indent in (0, 4, 8))
-_FIXED_TEXTS = (_PROMPT_WORDS, " ".join(_PYTHON_WORDS), *_LINE_BREAKS)
+_FIXED_TEXTS = (_PROMPT_WORDS, _PYTHON_WORDS, *_LINE_BREAKS)
 """What every demo prompt and every Python file has, whatever the training texts are."""
 
 

@@ -12,24 +12,35 @@ from __future__ import annotations
 
 import keyword
 import random
+import string
 
 from data.micro_swe import kinds, words
 from data.micro_swe.templates import ISSUES
 from trainer.edits import Edit
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 _NAMES = tuple(name for role in ("scalar", "s", "t", "r", "h") for name in words.ROLES[role])
-_BUILTINS = tuple("self bool int str list range float len min max sum abs round sorted set dict any all tuple".split())
+_BUILTINS = _words("self bool int str list range float abs round sorted set dict any all tuple")
 _SIGNS = ("(", ")", "[", "]", ".", ":", ", ", ", ", " = ", "(", ")", "]:", ":]", "))", "()", "{", "}", " == ", " != ")
-_PARTS = (
+_TELLING = (
     tuple(f" {option.fill} " for option in kinds.OPERATOR.options),
     tuple(f" {option.fill} " for option in kinds.COMPARISON.options),
     *(tuple(o.fill for o in kind.options) for kind in (kinds.CONSTANT, kinds.AGGREGATE, kinds.LETTER_CASE)),
-    tuple(option.fill + ")" for option in kinds.OFF_BY_ONE.options),
 )
-"""What may stand in the replaceable part of a line; the change puts another member of the group there."""
+"""What may stand in the replaceable part of a line; the change puts another member of the group there. Nothing else of
+a drill's body has these, so the line to change can be told from its neighbours."""
+_SHAPELESS = tuple(option.fill + ")" for option in kinds.OFF_BY_ONE.options)
+"""Only in bodies of one line: its last member could stand anywhere."""
 _PROSE = (
-    *"return value text true when tell whether one if or zero at go from until take times cap of in case write".split(),
+    *_words("return value text true when tell whether one if or zero at go from until take times cap of in case write"),
     *sorted(kinds.HINT_WORDS),
+)
+_ISSUE_WORDS = tuple(
+    word for issue in ISSUES["train"] for word in issue.format(f="", path="").replace(":", "").split() if word != "in"
 )
 _ATTEMPTS = 100
 
@@ -55,10 +66,11 @@ def _attempt(rng: random.Random) -> Edit:
     old_line, candidates = "", list[str]()
     for index in range(functions):
         own = names[4 * index : 4 * index + rng.randint(1, 4)]
-        prose = [rng.choice(_PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(2, 6))]
-        parts = rng.choice(_PARTS) if len(own) < 3 or rng.random() < 0.7 else tuple(own)
-        part = rng.choice(parts)
+        prose = [_word(rng, _PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(2, 6))]
         count = rng.choice((1, 1, 2, 2, 3))
+        groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own))
+        parts = rng.choice(groups)
+        part = rng.choice(parts)
         at = rng.randrange(count)
         lines = []
         for number in range(count):
@@ -73,8 +85,25 @@ def _attempt(rng: random.Random) -> Edit:
         blocks.append("\n".join((head, doc, *(indent + line for line in lines))))
     title = rng.choice(("", "", f'"""The {module} module."""\n\n\n', f"# {module}.\n\n\n"))
     gap = "\n\n\n" if len(indent) == 4 else "\n\n"
-    issue = rng.choice(ISSUES["train"]).format(f=called[target], path=path)
+    issue = _issue(rng).format(f=called[target], path=path)
     return Edit(issue, path, title + gap.join(blocks) + "\n", old_line, tuple(candidates))
+
+
+def _issue(rng: random.Random) -> str:
+    """One of the train split's phrases, or random words around "NAME in PATH"."""
+    if rng.random() < 0.4:
+        return rng.choice(ISSUES["train"])
+    before, after = (" ".join(_word(rng, _ISSUE_WORDS) for _ in range(rng.randint(0, 4))) for _ in range(2))
+    return f"{before}{rng.choice(('', '', ':', ','))} {{f}} in {{path}}{rng.choice(('', '', ':', ','))} {after}".strip(
+        " :,"
+    )
+
+
+def _word(rng: random.Random, known: tuple[str, ...]) -> str:
+    """One of the known words, or letters that are no word: what a text with words outside the vocabulary looks like."""
+    if rng.random() < 0.85:
+        return rng.choice(known)
+    return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 6)))
 
 
 def _around(rng: random.Random, own: list[str], changing: bool) -> tuple[str, str]:

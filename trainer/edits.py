@@ -29,12 +29,14 @@ class Edit:
         above = self.text[: self.text.index(self.old_line)]
         names = _DEF.findall(above)
         if not names:
-            raise TaskError(f"{self.path}: no function stands above the line {self.old_line!r}, so there is none to name")
+            raise TaskError(
+                f"{self.path}: no function stands above the line {self.old_line!r}, so there is none to name"
+            )
         return str(names[-1])
 
 
 def edit_of(task: Task) -> Edit:
-    """The edit of a micro-SWE task, with all its candidates and without the answer. Raises TaskError for other tasks."""
+    """The edit of a micro-SWE task: all its candidates, not the answer. Raises TaskError for other tasks."""
     site = bug_site(task)
     files = json.loads(task.row["files"])
     return Edit(task.row["problem_statement"], site.path, files[site.path], site.old_line, site.candidates)

@@ -123,7 +123,7 @@ def teacher_forced(model: nn.Module, batch: Batch) -> dict[str, float]:
 
 
 def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path:
-    """Train; returns the finished model's folder. Raises TokenizerError, PresetError, TrainingSetupError, FolderError."""
+    """Train; returns the finished model's folder. Raises TrainingSetupError, FolderError, ModelRefused."""
     finished = config.out / "model"
     if finished.exists():
         raise TrainingSetupError(f"{finished} exists: this run is finished. Use it, or name another --out")
@@ -274,7 +274,14 @@ def _finish(
 
 
 def _progress() -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     return Progress(
         TextColumn("{task.description}"),

@@ -29,7 +29,9 @@ def save_state(target: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     if target.exists():
         remove(target)
     with new_folder(target, {"format": FORMAT, "step": step}, "sft_state") as folder:
-        save_file({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, folder / _TENSORS)
+        save_file(
+            {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, folder / _TENSORS
+        )
         (folder / _STATE).write_text(json.dumps({"step": step, "settings": settings}), encoding="utf-8")
     for older in target.parent.glob("s*"):
         if older.name < target.name:
