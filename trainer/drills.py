@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import keyword
 import random
+import re
 import string
 
 from data.micro_swe import kinds, words
@@ -83,10 +84,11 @@ def _attempt(rng: random.Random) -> Edit:
         head = f"{indent[4:]}def {called[index]}({', '.join(own)}):"
         doc = f'{indent}"""{" ".join(prose).capitalize()}."""'
         blocks.append("\n".join((head, doc, *(indent + line for line in lines))))
-    title = rng.choice(("", "", f'"""The {module} module."""\n\n\n', f"# {module}.\n\n\n"))
+    title, footer = (_remark(rng, path) if rng.random() < 0.5 else "" for _ in range(2))
     gap = "\n\n\n" if len(indent) == 4 else "\n\n"
+    text = gap.join(part for part in (title, *blocks, footer) if part) + "\n"
     issue = _issue(rng).format(f=called[target], path=path)
-    return Edit(issue, path, title + gap.join(blocks) + "\n", old_line, tuple(candidates))
+    return Edit(issue, path, text, old_line, tuple(candidates))
 
 
 def _issue(rng: random.Random) -> str:
@@ -97,6 +99,20 @@ def _issue(rng: random.Random) -> str:
     return f"{before}{rng.choice(('', '', ':', ','))} {{f}} in {{path}}{rng.choice(('', '', ':', ','))} {after}".strip(
         " :,"
     )
+
+
+def _remark(rng: random.Random, path: str) -> str:
+    """A line outside the functions. It may name parts of this path or of others, which is no reason to copy them."""
+    here = re.findall(r"[a-z]+", path.removesuffix(".py"))
+    said = [
+        rng.choice(here)
+        if (kind := rng.random()) < 0.3
+        else rng.choice((*words.PACKAGES, *words.MODULES))
+        if kind < 0.5
+        else _word(rng, _PROSE)
+        for _ in range(rng.randint(1, 6))
+    ]
+    return rng.choice(('"""{}."""', "# {}.", "# {}", "from {} import any")).format(" ".join(said).capitalize())
 
 
 def _word(rng: random.Random, known: tuple[str, ...]) -> str:
