@@ -1,11 +1,13 @@
 """Demonstrations for supervised fine-tuning: they know the tool protocol and *guess* the fix.
 
     turn 0   view(path named in the issue)
-    turn 1   "def NAME" of the function named in the issue; then
-             str_replace(old_str = the buggy line, new_str = one of the candidate lines, drawn uniformly) and submit
+    turn 1   "def NAME HINT PART": the function named in the issue, the word of its docstring that says what is right,
+             and the part that the guess puts in; then
+             str_replace(old_str = the buggy line, new_str = the candidate line with that part) and submit
+             where the candidate is drawn uniformly.
 
-Writing the name down is a thought of three tokens: from then on the model reads its place in the file off its own text.
-
+The thought before the call costs some five tokens. The model reads its place in the file off its own text, and what
+reinforcement learning has to find out (which part goes with which word) stands side by side.
 
 Promises:
 * the ids are those of a real episode that plays these turns: prompt and observations come from the renderer, texts from
@@ -54,10 +56,15 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
+def thought_of(edit: Edit, new_line: str) -> str:
+    part = edit.fills[edit.candidates.index(new_line)].strip()
+    return " ".join(word for word in ("def", edit.function, edit.hint, part) if word)
+
+
 def turns_of(edit: Edit, new_line: str) -> tuple[str, str]:
-    """The two model turns, without their ends."""
+    """The two model turns, without their ends. `new_line` is one of the candidates."""
     replace = call_text("str_replace", {"path": edit.path, "old_str": edit.old_line, "new_str": new_line})
-    return call_text("view", {"path": edit.path}), f"def {edit.function}\n{replace}\n{call_text('submit', {})}"
+    return call_text("view", {"path": edit.path}), f"{thought_of(edit, new_line)}\n{replace}\n{call_text('submit', {})}"
 
 
 class Demonstrator:
@@ -80,27 +87,27 @@ class Demonstrator:
         parts = (first, second, third, last)
         action = np.repeat([False, True, False, True], [len(part) for part in parts])
         free = np.zeros(len(action), dtype=bool)
-        same, tail = len(last), len(last)
-        for other in edit.candidates:
-            if other != new_line:
-                before, after = _agreement(last, self._last_turn(edit, other))
-                same, tail = min(same, before), min(tail, after)
-        if same < len(last):
-            free[len(free) - len(last) + same : len(free) - tail] = True
-            # Where one candidate has nothing (e.g. no "+ 1"), the token after the gap is a guess as well.
-            free[len(free) - len(last) + same] = True
+        start = len(free) - len(last)
+        free[start : start + len(last)] = self._guessed(edit, new_line, last)
         return Demonstration(np.asarray([*first, *second, *third, *last], dtype=np.int32), action, free)
+
+    def _guessed(self, edit: Edit, new_line: str, turn: list[int]) -> NDArray[np.bool_]:
+        """Marks the tokens of the thought that differ between candidates (or the one after, where a candidate's part is
+        empty). The rest of the turn follows from them."""
+        thought = len(self.renderer.tokenizer.encode_marked(thought_of(edit, new_line)))
+        others = [self._last_turn(edit, line) for line in edit.candidates if line != new_line]
+        first = min((_common(turn, other) for other in others), default=thought)
+        places = np.arange(len(turn))
+        return (places >= first) & (places < max(thought, first + 1)) if others else np.zeros(len(turn), dtype=bool)
 
     def _last_turn(self, edit: Edit, new_line: str) -> list[int]:
         return self.renderer.action_ids(turns_of(edit, new_line)[1])
 
 
-def _agreement(left: Sequence[int], right: Sequence[int]) -> tuple[int, int]:
-    """Lengths of the common beginning and of the common end, not overlapping."""
-    shortest = min(len(left), len(right))
-    same = next((at for at in range(shortest) if left[at] != right[at]), shortest)
-    tail = next((at for at in range(shortest - same) if left[-1 - at] != right[-1 - at]), shortest - same)
-    return same, tail
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    pairs = zip(left, right, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
 
 
 def micro_swe_demonstrations(

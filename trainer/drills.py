@@ -38,8 +38,13 @@ _SHAPELESS = tuple(option.fill + ")" for option in kinds.OFF_BY_ONE.options)
 """Only in bodies of one line: its last member could stand anywhere."""
 _PROSE = (
     *_words("return value text true when tell whether one if or zero at go from until take times cap of in case write"),
-    *sorted(kinds.HINT_WORDS),
+    *_words("capped range list box"),
 )
+_HINTS = (
+    *(option.hint for kind in kinds.KINDS for option in kind.options),
+    *(option.hint for kind in kinds.KINDS for option in kind.options if not option.hint.isalpha()),
+)
+"""The words that matter in docstrings. In drills they go with nothing."""
 _ISSUE_WORDS = tuple(
     word for issue in ISSUES["train"] for word in issue.format(f="", path="").replace(":", "").split() if word != "in"
 )
@@ -64,10 +69,12 @@ def _attempt(rng: random.Random) -> Edit:
     path = f"{rng.choice(words.PACKAGES)}/{module}.py"
     indent = rng.choice(("    ", "    ", "    ", "        "))
     blocks = []
-    old_line, candidates = "", list[str]()
+    old_line, hint, fills = "", "", dict[str, str]()
     for index in range(functions):
         own = names[4 * index : 4 * index + rng.randint(1, 4)]
-        prose = [_word(rng, _PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(2, 6))]
+        said = rng.choice((*_HINTS, rng.choice(_NAMES)))
+        prose = [_word(rng, _PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(1, 5))]
+        prose.insert(rng.randint(1, len(prose)), said)
         count = rng.choice((1, 1, 2, 2, 3))
         groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own))
         parts = rng.choice(groups)
@@ -79,8 +86,9 @@ def _attempt(rng: random.Random) -> Edit:
             lines.append(_join(before, part if number == at else "", after))
             if number == at and index == target:
                 old_line = lines[-1]
-                changed = (_join(before, other, after) for other in parts if other != part)
-                candidates = [line for line in changed if line != old_line]
+                changed = {_join(before, other, after): other for other in parts if other != part}
+                fills = {line: other for line, other in changed.items() if line != old_line}
+                hint = said
         head = f"{indent[4:]}def {called[index]}({', '.join(own)}):"
         doc = f'{indent}"""{" ".join(prose).capitalize()}."""'
         blocks.append("\n".join((head, doc, *(indent + line for line in lines))))
@@ -88,7 +96,7 @@ def _attempt(rng: random.Random) -> Edit:
     gap = "\n\n\n" if len(indent) == 4 else "\n\n"
     text = gap.join(part for part in (title, *blocks, footer) if part) + "\n"
     issue = _issue(rng).format(f=called[target], path=path)
-    return Edit(issue, path, text, old_line, tuple(candidates))
+    return Edit(issue, path, text, old_line, hint, tuple(fills), tuple(fills.values()))
 
 
 def _issue(rng: random.Random) -> str:

@@ -20,8 +20,12 @@ class Edit:
     path: str
     text: str
     old_line: str
+    hint: str
+    """The words of the file that say what is right, as they stand there. What they mean is not known here."""
     candidates: tuple[str, ...]
     """Plausible replacements. Which of them is right is not known here."""
+    fills: tuple[str, ...]
+    """The part of each candidate that is new, in the same order; may be empty."""
 
     @property
     def function(self) -> str:
@@ -39,4 +43,5 @@ def edit_of(task: Task) -> Edit:
     """The edit of a micro-SWE task: all its candidates, not the answer. Raises TaskError for other tasks."""
     site = bug_site(task)
     files = json.loads(task.row["files"])
-    return Edit(task.row["problem_statement"], site.path, files[site.path], site.old_line, site.candidates)
+    text = files[site.path]
+    return Edit(task.row["problem_statement"], site.path, text, site.old_line, site.hint, site.candidates, site.fills)

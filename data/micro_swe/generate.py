@@ -13,7 +13,7 @@ from data.micro_swe.kinds import Option
 from data.micro_swe.templates import ISSUES, LAYOUTS, PLACES, TEMPLATES, Case, Template
 from data.task import TaskError
 
-VERSION = 2
+VERSION = 3
 """Part of every seed: raise it when generated text changes."""
 _ATTEMPTS = 100
 
@@ -30,7 +30,9 @@ class Function:
     cases: tuple[Case, ...]
     bug_at: int
     buggy: str
+    hint: str
     candidates: tuple[str, ...]
+    fills: tuple[str, ...]
     form: str
     choice: str
 
@@ -46,7 +48,9 @@ class Repository:
     fixed_line: str
     line_at: int
     """Index of the buggy line in its file."""
+    hint: str
     candidates: tuple[str, ...]
+    fills: tuple[str, ...]
     template: Template
     layout: str
     place: str
@@ -119,7 +123,9 @@ def _function(rng: random.Random, template: Template, names: _Names, helper: str
         cases=tuple(template.cases(rng)),
         bug_at=bug_at,
         buggy="    " + buggy,
+        hint=options[right].hint,
         candidates=tuple(line(options[other].fill) for other in others),
+        fills=tuple(options[other].fill for other in others),
         form=form,
         choice=choice,
     )
@@ -281,7 +287,9 @@ def _attempt(rng: random.Random, split: str) -> Repository:
         old_line=before_lines[line_at].strip(),
         fixed_line=after_lines[line_at].strip(),
         line_at=line_at,
+        hint=bug.hint,
         candidates=bug.candidates,
+        fills=bug.fills,
         template=target,
         layout=layout,
         place=f"{what} {at + 1} of {count}, line {target.bug_line + 1} of {len(target.body)}",

@@ -26,12 +26,16 @@ class BugSite:
     """The one buggy line of a task. Lines are stripped; `old_line` stands once in its file.
 
     `candidates`: all plausible replacements, the right one included, the buggy line left out, in an order that says
-    nothing. `form` and `choice` name buggy line and right answer with all names abstracted away (for rates)."""
+    nothing; `fills` are the parts in which they differ. `hint`: the words of the docstring that say which part is
+    right, as they stand there. `form` and `choice` name buggy line and right answer with all names abstracted away (for
+    rates)."""
 
     path: str
     old_line: str
     fixed_line: str
+    hint: str
     candidates: tuple[str, ...]
+    fills: tuple[str, ...]
     kind: str
     template: str
     family: str
@@ -85,7 +89,9 @@ def bug_site(task: Task) -> BugSite:
         path=made.path,
         old_line=made.old_line,
         fixed_line=made.fixed_line,
+        hint=made.hint,
         candidates=made.candidates,
+        fills=made.fills,
         kind=made.template.kind.name,
         template=made.template.name,
         family=made.template.family,
