@@ -159,11 +159,9 @@ def _grid() -> dict[str, tuple[Template, ...]]:
     made: dict[str, list[Template]] = {"train": [], "heldout": [], "unseen": []}
     for row, core in enumerate(CORES):
         fitting = [shape for shape in SHAPES if not core.kind.missing or shape.name in _RETURNS]
-        held = {row % len(fitting)} | ({(row + 2) % len(fitting)} if len(fitting) > 3 else set())
         for column, shape in enumerate(fitting):
-            made["heldout" if column in held else "train"].append(
-                _template("heldout" if column in held else "train", core, shape, row)
-            )
+            split = "heldout" if column == row % len(fitting) else "train"
+            made[split].append(_template(split, core, shape, row))
     # As methods of a class, on self's fields: a family that train never shows at all.
     method = Shape("method", "Give {says}.", ("return {code}",))
     made["unseen"] = [replace(_template("unseen", core, method, row), family="class") for row, core in enumerate(CORES)]

@@ -59,7 +59,7 @@ def test_golden() -> None:
     rows = [micro_swe.task(split, index).row for split in SPLITS for index in (0, 1, 999_999)]
     assert (
         hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-        == "4c35f37eb8fd1191ab9dc2e4b29e4962f4502f06b9001017baac318a3486cef4"
+        == "f8959b39ee06f3a4ebf911103d7da34136594c87b9572b532d1e4c2dff608fdd"
     )
 
 
