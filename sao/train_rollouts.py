@@ -65,6 +65,8 @@ class Pace:
     action_tokens: int = 0
     held: int = 0
     """Workers waiting at the gate now."""
+    scoring: asyncio.Task[None] | None = None
+    """The held-out score that is being made."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=128))
     began: float = field(default_factory=time.monotonic)
     slot_seconds: float = 0.0
@@ -78,6 +80,10 @@ class Pace:
             self.taken += 1
         finally:
             self.held -= 1
+
+    @property
+    def is_scoring(self) -> bool:
+        return self.scoring is not None and not self.scoring.done()
 
     def tick(self, seconds: float) -> None:
         self.slot_seconds += seconds * self.slots
@@ -152,6 +158,8 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
                 resume = earlier(log.read(), config.rollout.max_attempts)
                 pace.finished = 0
                 await fleet.run(plan_draws(parts.tasks, config.train.planned), resume)
+                if pace.scoring is not None:
+                    await pace.scoring  # raises what broke it
             finally:
                 side.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -241,7 +249,6 @@ async def _follow(
     last = time.monotonic()
     reported = 0.0
     stop_at: float | None = None
-    scoring: asyncio.Task[None] | None = None
     next_score = config.train.heldout_every
     while True:
         now = time.monotonic()
@@ -250,9 +257,9 @@ async def _follow(
         progress = read_json(TrainerPaths(run).progress)
         pace.consumed, pace.step = int(progress.get("consumed", pace.consumed)), int(progress.get("step", pace.step))
         await take_newest(policy, weights)
-        if config.train.heldout_every and pace.step >= next_score and (scoring is None or scoring.done()):
+        if config.train.heldout_every and pace.step >= next_score and not pace.is_scoring:
             next_score = (pace.step // config.train.heldout_every + 1) * config.train.heldout_every
-            scoring = asyncio.create_task(_score(config, run, parts, policy, backend, pace.step, stop))
+            pace.scoring = asyncio.create_task(_score(config, run, parts, policy, backend, pace.step, stop))
         if now - reported > _REPORT_EVERY_S:
             reported = now
             replace_file(run / ROLLOUTS, pace.report(policy))
