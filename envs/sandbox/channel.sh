@@ -226,9 +226,14 @@ lease() {
     done
 }
 
-[ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
-lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
-sao_lease=$!
-frame 0 R
-# One line: a shell that reads its text byte by byte must leave nothing of it to control.
-control | runner; exit 0
+# One group, so the shell reads it whole before it runs any of it: a text cut short by the driver's death starts nothing
+# (a lease alone would keep the sandbox until its deadline), and a shell that reads its text byte by byte leaves nothing
+# of it to control.
+{
+    [ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
+    lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
+    sao_lease=$!
+    frame 0 R
+    control | runner
+    exit 0
+}

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from envs.sandbox import BackendUnavailable, ImageMissing, SandboxDead, SandboxSpec, make_backend
+from envs.sandbox.channel import channel_script
 from envs.sandbox.owner import owner_alive, owner_id
 from tests.envs.sandbox_support import KINDS, make, spec, wait_for
 
@@ -281,3 +283,18 @@ def test_the_spec_survives_json() -> None:
     from dataclasses import asdict
 
     assert json.loads(json.dumps(asdict(SandboxSpec())))["limits"]["pids"] == 256
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not on this machine")
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_channel_text_cut_by_the_drivers_death_starts_nothing(shell: str) -> None:
+    """The driver may die while it sends the text: wherever it breaks off, the sandbox ends at once by itself."""
+    text = channel_script(spec(deadline_s=600.0), "n0nce")
+    ends = [at for at in range(len(text)) if text[at : at + 1] == b"\n"]
+    last = text.rindex(b"lease ")
+    cuts = sorted({*ends[::16], *(at + 3 for at in ends[::16]), *range(last, text.rindex(b"}"), 30)})
+    bare = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    # A private /proc and process table: the text kills everything it sees when its driver is gone.
+    for at in cuts:
+        done = subprocess.run([*bare, "--tmpfs", "/tmp", shell], input=text[:at], capture_output=True, timeout=10)
+        assert b" R\n" not in done.stdout, f"cut at {at}: it reports ready"
