@@ -292,7 +292,7 @@ def test_a_channel_text_cut_by_the_drivers_death_starts_nothing(shell: str) -> N
     text = channel_script(spec(deadline_s=600.0), "n0nce")
     ends = [at for at in range(len(text)) if text[at : at + 1] == b"\n"]
     last = text.rindex(b"lease ")
-    cuts = sorted({*ends[::16], *(at + 3 for at in ends[::16]), *range(last, text.rindex(b"}"), 30)})
+    cuts = sorted({*ends[::16], *(at + 3 for at in ends[::16]), *range(last, text.rindex(b"exit 0"), 15)})
     bare = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
     # A private /proc and process table: the text kills everything it sees when its driver is gone.
     for at in cuts:
