@@ -191,6 +191,8 @@ get() {
 }
 
 control() {
+    # An answer to a driver that is gone must not end control alone.
+    trap 'kill -KILL -1; kill -KILL $$' PIPE
     while IFS= read -r sao_line; do
         case $sao_line in
         "$sao_n run "*) printf '%s\n' "${sao_line#"$sao_n "}" ;;
@@ -226,14 +228,15 @@ lease() {
     done
 }
 
-# One group, so the shell reads it whole before it runs any of it: a text cut short by the driver's death starts nothing
-# (a lease alone would keep the sandbox until its deadline), and a shell that reads its text byte by byte leaves nothing
-# of it to control.
+# One group, so the shell reads it whole before it runs any of it: a text cut short by the driver's death starts nothing,
+# and a shell that reads its text byte by byte leaves nothing of it to control. The driver may be gone by now, and then
+# the first frame ends main (SIGPIPE): the lease, which alone would keep the sandbox to its deadline, comes after it.
 {
     [ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
+    frame 0 R
     lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
     sao_lease=$!
-    frame 0 R
     control | runner
+    kill -KILL -1
     exit 0
 }
