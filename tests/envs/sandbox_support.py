@@ -61,8 +61,9 @@ async def processes(box: Sandbox, *, like: list[str] | None = None) -> list[str]
     before: list[str] = []
     for _ in range(20):
         result = await box.exec('for p in /proc/[0-9]*; do read -r c <"$p/comm" && echo "$c"; done 2>/dev/null')
-        # busybox starts a helper as /proc/self/exe and renames it a moment later.
-        names = sorted("sh" if name == "exe" else name for name in result.text.splitlines())
+        # busybox starts a helper as /proc/self/exe and renames it a moment later. The filter of this very look has a
+        # dd that may not be up yet.
+        names = sorted("sh" if name == "exe" else name for name in result.text.splitlines() if name != "dd")
         if names == (before if like is None else like):
             break
         before = names
