@@ -50,7 +50,7 @@ async def _run(arguments: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/real"), help="folder for rows.jsonl and the bundle")
-    parser.add_argument("--cache", type=Path, default=Path("build/cache"), help="folder that keeps the downloaded archive")
+    parser.add_argument("--cache", type=Path, default=Path("build/cache"), help="keeps the downloaded archive")
     parser.add_argument("--sandbox", choices=KINDS, default="auto", help="where the tests are run")
     try:
         asyncio.run(_run(parser.parse_args()))

@@ -112,7 +112,8 @@ def test_what_is_free_is_the_guess_in_the_thought(demonstrator: Demonstrator) ->
             assert part.strip().endswith(guessed.strip())
             assert decode(written.tokens[places[-1] + 1 :].tolist()).lstrip("\n").startswith("<tool_call>")
         assert len(before) == 1
-        assert decode(before.pop()).rstrip(" ").endswith(f"def {edit.function} {edit.hint}") or edit.fills[0].count(",") == 2
+        thought = decode(before.pop()).rstrip(" ")
+        assert thought.endswith(f"def {edit.function} {edit.hint}") or edit.fills[0].count(",") == 2
 
 
 def test_hint_stands_in_the_function_that_is_named(demonstrator: Demonstrator) -> None:
