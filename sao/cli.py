@@ -252,13 +252,14 @@ def sandbox_gc(plain: Plain_ = False) -> None:
 
     async def reap() -> None:
         for kind in ("docker", "embedded"):
-            backend = await asyncio.to_thread(make_backend, kind, "gc")
             try:
-                await backend.check()
+                backend = await asyncio.to_thread(make_backend, kind, "gc")
+            except BackendUnavailable as error:
+                console.print(f"{kind}: {escape(str(error))}")
+                continue
+            try:
                 removed = await backend.reap()
                 console.print(f"{kind}: removed {len(removed)}" + "".join(f"\n  {name}" for name in removed))
-            except BackendUnavailable as error:
-                console.print(f"{kind}: {error}")
             finally:
                 await backend.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -120,3 +121,21 @@ def make_group(name: str, limits: SandboxLimits) -> Group:
 def leftover_groups() -> list[Path]:
     """Every sandbox's group on this machine."""
     return [folder for parent in set(_places().values()) for folder in parent.iterdir() if folder.is_dir()]
+
+
+def remove_leftover(folder: Path) -> bool:
+    """End what still runs in a dead owner's group, and remove it; False when it would not go."""
+    for _ in range(100):
+        try:
+            for pid in (folder / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass  # ended in the meantime, or the group is gone
+        try:
+            folder.rmdir()
+            return True
+        except FileNotFoundError:
+            return False
+        except OSError:
+            time.sleep(0.01)
+    return False

@@ -2,8 +2,9 @@
 
 Promises: as the contract; its sandboxes end with their channel, so with the driver however it dies; their folders and
 control groups lie under names that carry the owner, and the next start removes those whose owner is dead. It kills only
-processes it started. Weaker than Docker: the kernel, /usr and this Python are shared (read-only), and without control
-groups (an ordinary user) memory is limited per process and processor time is not limited.
+processes that it or such a dead owner started. Weaker than Docker: the kernel, /usr and this Python are shared
+(read-only), and without control groups (an ordinary user) memory is limited per process and processor time is not
+limited.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import logging
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
-from envs.sandbox.cgroups import Group, leftover_groups, make_group
+from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
 from envs.sandbox.channel import channel_script, quote
 from envs.sandbox.channelled import ChannelledSandbox
 from envs.sandbox.contract import (
@@ -57,6 +59,22 @@ def _watch(told: int) -> int | None:
         return os.pidfd_open(json.loads(os.read(told, 4096))["child-pid"])
     except (OSError, ValueError, KeyError):  # unshare tells nothing; a process that has ended needs no watch
         return None
+
+
+def _kill_stuck(folder: Path) -> list[int]:
+    """Kill processes of a dead owner's sandboxes, known by their standard error, a file in `folder`.
+
+    bubblewrap's init waits for a word from its parent before it asks to die with it; a driver that dies in that moment
+    takes the parent along, and init would wait for ever."""
+    killed = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            if (entry / "fd" / "2").readlink().is_relative_to(folder):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+    return killed
 
 
 class EmbeddedSandbox(ChannelledSandbox):
@@ -208,13 +226,12 @@ class EmbeddedBackend(SandboxBackend):
         removed = []
         for folder in self._temp.glob(f"{_PREFIX}*"):
             if owner_alive(folder.name.removeprefix(_PREFIX).rpartition("-")[0]) is False:
+                removed += [f"process {pid}" for pid in _kill_stuck(folder)]
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(str(folder))
         for folder in leftover_groups():
-            if owner_alive(folder.name.rpartition("-")[0].rpartition("-")[0]) is False:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                    removed.append(str(folder))
+            if owner_alive(folder.name.rpartition("-")[0].rpartition("-")[0]) is False and remove_leftover(folder):
+                removed.append(str(folder))
         return removed
 
     async def close(self) -> None:

@@ -217,3 +217,20 @@ def _greedy(model: Any, ids: list[int], renderer: QwenRenderer) -> list[int]:
             break
         feed = made[-1:]
     return made
+
+
+def test_the_demonstrations_that_made_it_are_still_the_ones_of_this_code() -> None:
+    """The manifest's command only makes these weights again while generator, drills and tokenizer are the same."""
+    from trainer.demonstrations import Demonstrator, micro_swe_demonstrations
+    from trainer.sft_batches import data_hash
+
+    manifest = json.loads((SHIPPED / "MANIFEST.json").read_text(encoding="utf-8"))
+    settings = manifest["settings"]
+    make = micro_swe_demonstrations(
+        Demonstrator(QwenRenderer(load_tokenizer(SHIPPED)), load_preset(settings["preset"])),
+        split="train",
+        tasks=settings["train_tasks"],
+        seed=settings["seed"],
+        drill_share=settings["drill_share"],
+    )
+    assert data_hash(make, manifest["data_hashed"]) == manifest["data_sha256"]

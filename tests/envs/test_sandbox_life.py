@@ -20,6 +20,7 @@ import pytest
 
 from envs.sandbox import BackendUnavailable, ImageMissing, SandboxDead, SandboxSpec, make_backend
 from envs.sandbox.channel import channel_script
+from envs.sandbox.embedded import EmbeddedBackend
 from envs.sandbox.owner import owner_alive, owner_id
 from tests.envs.sandbox_support import KINDS, make, spec, wait_for
 
@@ -307,3 +308,26 @@ def test_a_driver_that_dies_while_the_sandbox_starts_leaves_nothing(shell: str) 
         process.wait(timeout=20)
     # The lease sleeps until the deadline, a little less than `deadline` seconds.
     assert wait_for(lambda: not any(with_words("sleep", str(deadline - late)) for late in range(3)), 5)
+
+
+def test_the_next_start_ends_a_process_that_a_dying_start_left_waiting(tmp_path: Path) -> None:
+    """bubblewrap's init can be left waiting for a parent that died; it is known by its standard error's file."""
+    dead = subprocess.Popen(["sleep", "0"])
+    owner = owner_id().replace(str(os.getpid()), str(dead.pid), 1)
+    dead.wait()
+    left, mine = tmp_path / f"sao-sandbox-{owner}-abc" / "4", tmp_path / f"sao-sandbox-{owner_id()}-abc" / "4"
+    waiting = []
+    for folder in (left, mine):
+        folder.mkdir(parents=True)
+        with (folder / "messages").open("wb") as messages:
+            waiting.append(subprocess.Popen(["sleep", "300"], stderr=messages))
+    try:
+        removed = asyncio.run(EmbeddedBackend("gc", temp=tmp_path).reap())
+        assert waiting[0].wait(5) == -signal.SIGKILL
+        assert waiting[1].poll() is None, "a living owner's process was touched"
+        assert (left.parent.exists(), mine.parent.exists()) == (False, True)
+        assert f"process {waiting[0].pid}" in removed
+    finally:
+        for process in waiting:
+            process.kill()
+            process.wait()
