@@ -10,6 +10,7 @@ change stands once in its file and has one replaceable part, as in real tasks; p
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import random
 import re
@@ -76,7 +77,7 @@ def _attempt(rng: random.Random) -> Edit:
         prose = [_word(rng, _PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(1, 5))]
         prose.insert(rng.randint(1, len(prose)), said)
         count = rng.choice((1, 1, 2, 2, 3))
-        groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own))
+        groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own), _orders(own))
         parts = rng.choice(groups)
         part = rng.choice(parts)
         at = rng.randrange(count)
@@ -97,6 +98,11 @@ def _attempt(rng: random.Random) -> Edit:
     text = gap.join(part for part in (title, *blocks, footer) if part) + "\n"
     issue = _issue(rng).format(f=called[target], path=path)
     return Edit(issue, path, text, old_line, hint, tuple(fills), tuple(fills.values()))
+
+
+def _orders(own: list[str]) -> tuple[str, ...]:
+    """Argument lists: the names in all orders, up to three of them."""
+    return tuple(", ".join(order) for order in itertools.permutations(own[:3]))
 
 
 def _issue(rng: random.Random) -> str:
