@@ -111,7 +111,14 @@ def _common(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def micro_swe_demonstrations(
-    demonstrator: Demonstrator, *, split: str, tasks: int, seed: int, offset: int = 0, drill_share: float = 0.0
+    demonstrator: Demonstrator,
+    *,
+    split: str,
+    tasks: int,
+    seed: int,
+    offset: int = 0,
+    drill_share: float = 0.0,
+    drill_lists: bool = True,
 ) -> Callable[[int], Demonstration]:
     """number -> demonstration. Number n takes a random one of `tasks` tasks from `offset` on, or, with probability
     `drill_share`, a copying drill (trainer.drills)."""
@@ -119,7 +126,7 @@ def micro_swe_demonstrations(
     def make(number: int) -> Demonstration:
         rng = random.Random(derive_seed(seed, "demonstration", number))
         if rng.random() < drill_share:
-            edit = draw_drill(rng)
+            edit = draw_drill(rng, lists=drill_lists)
         else:
             edit = edit_of(task(split, offset + rng.randrange(tasks)))
         return demonstrator.write(edit, rng.choice(edit.candidates))

@@ -52,16 +52,17 @@ _ISSUE_WORDS = tuple(
 _ATTEMPTS = 100
 
 
-def draw_drill(rng: random.Random) -> Edit:
-    """One drill. Draws again when the line to change is not unique in its file."""
+def draw_drill(rng: random.Random, *, lists: bool = True) -> Edit:
+    """One drill. Draws again when the line to change is not unique in its file. `lists`: the replaceable part may be an
+    argument list in another order."""
     for _ in range(_ATTEMPTS):
-        drill = _attempt(rng)
+        drill = _attempt(rng, lists)
         if drill.text.count(drill.old_line) == 1 and drill.candidates:
             return drill
     raise RuntimeError(f"no drill with a unique line in {_ATTEMPTS} attempts: the drills' vocabulary is broken")
 
 
-def _attempt(rng: random.Random) -> Edit:
+def _attempt(rng: random.Random, lists: bool) -> Edit:
     functions = rng.choice((2, 2, 3))
     names = rng.sample(_NAMES, 4 * functions)
     called = rng.sample(words.FUNCTIONS, functions)
@@ -77,7 +78,8 @@ def _attempt(rng: random.Random) -> Edit:
         prose = [_word(rng, _PROSE) if rng.random() < 0.6 else rng.choice(own) for _ in range(rng.randint(1, 5))]
         prose.insert(rng.randint(1, len(prose)), said)
         count = rng.choice((1, 1, 2, 2, 3))
-        groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own), _orders(own))
+        orders = (_orders(own),) if lists else ()
+        groups = _TELLING if count > 1 else (*_TELLING, _SHAPELESS, tuple(own), *orders)
         parts = rng.choice(groups)
         part = rng.choice(parts)
         at = rng.randrange(count)

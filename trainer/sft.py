@@ -62,6 +62,8 @@ class SftConfig(Settings):
     """Agent preset: prompt, tools, limits. Use the same for rollouts."""
     drill_share: float = Field(0.4, ge=0, le=1)
     """Share of copying drills (trainer/drills.py) among the demonstrations."""
+    drill_lists: bool = True
+    """Drills may also change the order of an argument list."""
     steps: int = Field(6000, ge=1)
     batch: int = Field(8, ge=1)
     """Demonstrations of one optimizer step."""
@@ -132,7 +134,12 @@ def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path
     model, device = _load(config)
     demonstrator = Demonstrator(QwenRenderer(tokenizer), load_preset(config.preset))
     make = micro_swe_demonstrations(
-        demonstrator, split="train", tasks=config.train_tasks, seed=config.seed, drill_share=config.drill_share
+        demonstrator,
+        split="train",
+        tasks=config.train_tasks,
+        seed=config.seed,
+        drill_share=config.drill_share,
+        drill_lists=config.drill_lists,
     )
     measured = {split: _measured(demonstrator, split, config).to(device) for split in ("train", "heldout")}
     optimizer = build_optimizer(model, config.optimizer)

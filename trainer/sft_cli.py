@@ -33,6 +33,10 @@ def parse(arguments: list[str] | None = None) -> SftConfig:
         default = defaults[name]
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=type(default), default=default, help=f"{help_text} (%(default)s)")
+    lists = defaults["drill_lists"]
+    parser.add_argument(
+        "--drill-lists", action=argparse.BooleanOptionalAction, default=lists, help="argument lists too"
+    )
     parser.add_argument("--learning-rate", type=float, default=rate.learning_rate, help="peak rate (%(default)s)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     given = vars(parser.parse_args(arguments))

@@ -232,5 +232,6 @@ def test_the_demonstrations_that_made_it_are_still_the_ones_of_this_code() -> No
         tasks=settings["train_tasks"],
         seed=settings["seed"],
         drill_share=settings["drill_share"],
+        drill_lists=settings["drill_lists"],
     )
     assert data_hash(make, manifest["data_hashed"]) == manifest["data_sha256"]
