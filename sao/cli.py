@@ -266,6 +266,18 @@ def sandbox_gc(plain: Plain_ = False) -> None:
     asyncio.run(reap())
 
 
+@app.command(
+    "sft",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def sft(context: typer.Context) -> None:
+    """Fine-tune a causal LM on demonstrations of the tool protocol. `sao sft --help` lists its options."""
+    from trainer.sft import main as run
+
+    run(context.args)
+
+
 cli_train.register(app)
 
 
