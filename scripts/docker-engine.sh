@@ -19,9 +19,13 @@ die() { say "$*"; exit 1; }
 
 answers() { command -v docker >/dev/null && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
-ours() { # the pid file names a living dockerd
-    [ -s "$PIDFILE" ] && [ "$(cat "/proc/$(cat "$PIDFILE")/comm" 2>/dev/null)" = dockerd ]
+lives() { # the pid file $1 names a living dockerd; one that was killed and not yet collected does not count
+    local stat
+    [ -s "$1" ] && stat="$(cat "/proc/$(cat "$1")/stat" 2>/dev/null)" || return 1
+    case "$stat" in *"(dockerd) Z"* | *"(dockerd) X"*) return 1 ;; *"(dockerd)"*) return 0 ;; *) return 1 ;; esac
 }
+
+ours() { lives "$PIDFILE"; }
 
 install_engine() {
     command -v dockerd >/dev/null && command -v docker >/dev/null && return 0
@@ -50,19 +54,20 @@ start() {
     flock 9                                    # two callers at once: the second finds the first one's engine
     if answers; then say "an engine answers already"; return 0; fi
     install_engine
-    if ! ours; then
-        # a leftover pid file of an engine that was killed keeps a new one from starting
-        if [ -s /var/run/docker.pid ] && [ "$(cat "/proc/$(cat /var/run/docker.pid)/comm" 2>/dev/null)" != dockerd ]; then
-            rm -f /var/run/docker.pid
-        fi
-        say "starting dockerd (log: $LOG)"
-        setsid dockerd --bridge=none --iptables=false --ip6tables=false ${SAO_DOCKERD_ARGS:-} >>"$LOG" 2>&1 </dev/null 9>&- &
-        echo $! >"$PIDFILE"
-    fi
-    local i
+    local i tries=3
     for ((i = 0; i < WAIT_S * 5; i++)); do
+        if ! ours; then
+            # An engine that was killed leaves a pid file and a containerd that may still be ending: try again then.
+            [ "$tries" -gt 0 ] || { tail -n 15 "$LOG" >&2; die "dockerd ends while starting; its last lines are above (whole log: $LOG)."; }
+            [ "$tries" -eq 3 ] || sleep 2
+            tries=$((tries - 1))
+            lives /var/run/docker.pid || rm -f /var/run/docker.pid
+            say "starting dockerd (log: $LOG)"
+            setsid dockerd --bridge=none --iptables=false --ip6tables=false ${SAO_DOCKERD_ARGS:-} >>"$LOG" 2>&1 </dev/null 9>&- &
+            echo $! >"$PIDFILE"
+            sleep 0.3 # until the new process is dockerd
+        fi
         if answers; then say "engine $(docker version --format '{{.Server.Version}}') answers"; return 0; fi
-        ours || { tail -n 15 "$LOG" >&2; die "dockerd ended while starting; its last lines are above (whole log: $LOG)."; }
         sleep 0.2
     done
     tail -n 15 "$LOG" >&2
