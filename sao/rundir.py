@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from data import wal
 from sao.config import Config, validate
 from sao.paths import UserError, runs_folder
 
@@ -51,12 +51,7 @@ class RunDir:
 
 def write_atomically(path: Path, text: str) -> None:
     """Readers see the old file or the new one, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    wal.write_atomically(path, text.encode())
 
 
 def open_run(
