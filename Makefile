@@ -18,7 +18,7 @@ CRITIC ?=
 CONTROL ?=
 SCORE ?= 256
 
-.PHONY: help install image rollout train eval demo replay doctor test chaos lint clean
+.PHONY: help install image rollout train eval demo replay doctor test chaos study lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,9 @@ test: install ## the tests; those that need a Docker engine say so when there is
 
 chaos: image ## SIGKILL the driver ten times while 16 episodes run, on each sandbox backend (minutes)
 	@SAO_KILLS=$${SAO_KILLS:-10} .venv/bin/python -m pytest tests/sao/test_kill.py $(ARGS)
+
+study: image ## three seeds of the demo and its controls into docs/results/demo.md (about two hours; goes on where it stopped)
+	@.venv/bin/python -m benchmarks.demo_study $(ARGS)
 
 lint: install ## ruff and mypy over the packages
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

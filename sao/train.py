@@ -26,7 +26,7 @@ from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.paths import ROOT, UserError
 from sao.rundir import RunDir, open_run, write_atomically
-from sao.train_files import CRITIC, SCORES, read_json
+from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
@@ -111,22 +111,26 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
         if score:
-            _score(config, console, folder, parts.folder, "before", score)
+            with stage(folder.path, "scores before"):
+                _score(config, console, folder, parts.folder, "before", score)
         if not _value_stage(config, console, folder.path):
             console.print("[yellow]Stopped before training; the same command continues it.[/yellow]")
             return 1
-        stopped = _supervise(config, console, folder)
+        with stage(folder.path, "training"):
+            stopped = _supervise(config, console, folder)
         if stopped:
             console.print("[yellow]Stopped before the plan's end; the same command continues it.[/yellow]")
             return 1
         final = export_final(folder.path, parts.folder)
         if score:
-            _score(config, console, folder, final, "after", score)
+            with stage(folder.path, "scores after"):
+                _score(config, console, folder, final, "after", score)
         faults = account(config, folder.path)
         write_report(folder.path, console)
         for fault in faults:
             console.print(f"[red]the ledger does not add up: {fault}[/red]")
-        folder.write_summary({"run": folder.path.name, "faults": faults, "scores": read_json(folder.path / SCORES)})
+        kept = {name: read_json(folder.path / file) for name, file in (("scores", SCORES), ("seconds", STAGES))}
+        folder.write_summary({"run": folder.path.name, "faults": faults, **kept})
         console.print(f"model: {final}    report: {folder.path / 'report.html'}", highlight=False)
         return 1 if faults else 0
     finally:
@@ -147,9 +151,11 @@ def _value_stage(config: Config, console: Console, run: Path) -> bool:
     # Another seed than training's: the critic must not have seen the very episodes it is to judge.
     changes = {"episodes": train.value_episodes, "seed": config.rollout.seed + 1_000_003}
     frozen = config.model_copy(update={"rollout": config.rollout.model_copy(update=changes)})
-    if rollout(frozen, console, run=str(run / FROZEN)) != 0:
-        return False
-    pretrain_value(config, console, [run / FROZEN / "log"], run / CRITIC)
+    with stage(run, "frozen episodes"):
+        if rollout(frozen, console, run=str(run / FROZEN)) != 0:
+            return False
+    with stage(run, "value pretraining"):
+        pretrain_value(config, console, [run / FROZEN / "log"], run / CRITIC)
     return True
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from sao.rundir import write_atomically
 
 ROLLOUTS = "rollout_progress.json"
 """Replaced all the time by the rollouts' side."""
@@ -14,6 +19,20 @@ CRITIC = "critic"
 """The pretrained critic of a run that made its own."""
 SCORES = "scores.json"
 """Scores before and after, by split."""
+STAGES = "stages.json"
+"""Seconds that each stage of the run took, all its starts together."""
+
+
+@contextlib.contextmanager
+def stage(run: Path, name: str) -> Iterator[None]:
+    """Add the time of the block to the run's stage `name`, also when it fails; a killed start is not counted."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = read_json(run / STAGES)
+        seconds[name] = round(seconds.get(name, 0.0) + time.monotonic() - began, 1)
+        write_atomically(run / STAGES, json.dumps(seconds, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

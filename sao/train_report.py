@@ -14,13 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from data.journal import Journal
-from sao.train_files import HELDOUT, SCORES, read_json, read_lines
+from sao.plot import plot, smooth
+from sao.train_files import HELDOUT, SCORES, STAGES, read_json, read_lines
 from trainer.ledger import from_journal
 from trainer.metrics import read_metrics
 from trainer.paths import TrainerPaths
 
-Point = tuple[float, float]
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 220, 64, 16, 28, 34
 _CURVES = (
     ("reward", "reward of the training episodes (mean of 5 steps; dots: held-out score while training)"),
     ("explained_variance", "explained variance of the critic, before its updates"),
@@ -45,6 +44,8 @@ def write_report(run: Path, console: Console) -> Path:
     ledger = from_journal(Journal(TrainerPaths(run).journal).read())
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(ledger.dropped().items())) or "none"
     facts = f"{len(metrics)} steps; {ledger.trained} draws trained on, dropped: {dropped}"
+    spent = [f"{name} {seconds / 60:.1f} min" for name, seconds in read_json(run / STAGES).items()]
+    facts += f"; {', '.join(spent)}" if spent else ""
     alarms = [alarm for line in metrics for alarm in line.get("alarms", ())]
     console.print(f"{facts}; {len(alarms)} alarms", highlight=False)
     path = run / "report.html"
@@ -85,7 +86,7 @@ def page(
         if not points:
             continue
         dots = [(float(line["step"]), float(line["rate"])) for line in heldout] if key == "reward" else []
-        plots.append(f"<h3>{escape(title)}</h3>{plot(smooth(points, 5) if key == 'reward' else points, dots)}")
+        plots.append(f"<h3>{escape(title)}</h3>{plot({'': smooth(points, 5) if key == 'reward' else points}, dots)}")
     warned = "".join(
         f"<li>step {alarm['step']}: {escape(str(alarm['kind']))} {alarm['value']:.4g} (limit {alarm['limit']:.4g})</li>"
         for alarm in alarms[:50]
@@ -100,40 +101,3 @@ def page(
         f"<h1>{escape(name)}</h1><p>{escape(facts)}</p><table><tr>{head}</tr>{body}</table>"
         f"{''.join(plots)}<h3>alarms ({len(alarms)})</h3><ul>{warned}</ul>\n"
     )
-
-
-def smooth(points: Sequence[Point], width: int) -> list[Point]:
-    """Running mean over the last `width` points."""
-    values = [value for _, value in points]
-    return [
-        (step, sum(values[max(0, at - width + 1) : at + 1]) / len(values[max(0, at - width + 1) : at + 1]))
-        for at, (step, _) in enumerate(points)
-    ]
-
-
-def plot(points: Sequence[Point], dots: Sequence[Point] = ()) -> str:
-    """An SVG line with ticks at its extremes and middle."""
-    every = [*points, *dots]
-    left, right = min(x for x, _ in every), max(x for x, _ in every)
-    low, high = min(y for _, y in every), max(y for _, y in every)
-    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-
-    def place(point: Point) -> str:
-        x = _LEFT + (point[0] - left) / max(right - left, 1e-9) * (_WIDTH - _LEFT - _RIGHT)
-        y = _HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
-        return f"{x:.1f},{y:.1f}"
-
-    lines = []
-    for value in (low, (low + high) / 2, high):
-        y = place((left, value)).partition(",")[2]
-        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end" font-size="11">{value:.3g}</text>')
-    for value in (left, (left + right) / 2, right):
-        x = place((value, low)).partition(",")[0]
-        lines.append(f'<text x="{x}" y="{_HEIGHT - 12}" text-anchor="middle" font-size="11">{value:.0f}</text>')
-    path = " ".join(place(point) for point in points)
-    lines.append(f'<polyline points="{path}" fill="none" stroke="#2563eb" stroke-width="1.6"/>')
-    for dot in dots:
-        x, _, y = place(dot).partition(",")
-        lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="#dc2626"/>')
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%">{"".join(lines)}</svg>'
