@@ -136,7 +136,7 @@ def page(known: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> str:
         "",
         "What can be scored without reading the docstring's hint (`python -m data.micro_swe --rates`, held-out, "
         f"{blind.sample} tasks): best constant action {blind.constant_action:.3f}; perfect finding and copying with "
-        f"the best constant choice per kind {blind.choice_per_kind:.3f}, with a uniform guess {blind.uniform_guess:.3f}.",
+        f"the best constant choice per kind {blind.choice_per_kind:.3f}, a uniform guess {blind.uniform_guess:.3f}.",
         "",
         "![training reward](demo.svg)",
         "",
@@ -152,8 +152,8 @@ def page(known: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> str:
         explained = "—" if one["explained"] is None else f"{one['explained']:.2f}"
         lines.append(
             f"| {one['run'].title} | {one['steps']} × {one['batch']} | {one['first']:.3f} → {one['last']:.3f} | "
-            f"{explained} | {one['rejected']:.2%} | {one['staleness']:.2f} | {one['alarms']} | {one['dropped'] or 'none'} | "
-            f"{' + '.join(f'{value:.1f}' for value in minutes)} |"
+            f"{explained} | {one['rejected']:.2%} | {one['staleness']:.2f} | {one['alarms']} | "
+            f"{one['dropped'] or 'none'} | {' + '.join(f'{value:.1f}' for value in minutes)} |"
         )
     notes = arguments.out / "demo-notes.md"
     if notes.is_file():
