@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from sao.train_report import page, plot, score_rows, smooth, write_report
+from sao.plot import plot, smooth
+from sao.train_report import page, score_rows, write_report
 from sao.train_view import TrainView, share, sparkline
 
 ALARM = {"kind": "approx_kl", "step": 1, "value": 0.3, "limit": 0.1, "text": "x"}
@@ -85,7 +86,7 @@ def test_report_is_one_page_with_curves_and_no_scripts(run: Path) -> None:
     assert "+0.300" in console.file.getvalue()  # type: ignore[attr-defined]
     assert html.count("<svg") == 6
     assert "<script" not in html
-    assert "http" not in html
+    assert "http" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
 
 def test_names_are_escaped() -> None:
@@ -94,7 +95,14 @@ def test_names_are_escaped() -> None:
 
 def test_plot_is_well_formed_also_for_one_point() -> None:
     for points in ([(0.0, 1.0)], [(0.0, 1.0), (1.0, 3.0)]):
-        ElementTree.fromstring(plot(points, [(0.5, 2.0)]))
+        ElementTree.fromstring(plot({"": points}, [(0.5, 2.0)]))
+
+
+def test_a_plot_names_its_lines() -> None:
+    drawn = plot({"one <b>": [(0.0, 1.0)], "two": [(0.0, 1.0), (1.0, 3.0)]})
+    texts = [element.text for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")]
+    assert texts[-2:] == ["one <b>", "two"]
+    assert drawn.count("<polyline") == 2
 
 
 def test_smooth_is_a_running_mean() -> None:
