@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_train
+from sao import cli_eval, cli_train
 from sao.paths import UserError
 
 app = typer.Typer(
@@ -279,6 +279,7 @@ def sft(context: typer.Context) -> None:
 
 
 cli_train.register(app)
+cli_eval.register(app)
 
 
 def main() -> None:

@@ -13,6 +13,17 @@ Set_ = Annotated[
     typer.Option("--set", "-s", help="Override: section.key=value. May be repeated.", metavar="KEY=VALUE"),
 ]
 Plain_ = Annotated[bool, typer.Option("--plain", help="No colours, no live view: plain lines.")]
+Run_ = Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/).")]  # noqa: UP045
+Model_ = Annotated[Optional[str], typer.Option(help="Model folder, or demo.")]  # noqa: UP045
+Sandbox_ = Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")]  # noqa: UP045
+
+
+def overrides_of(given: list[str] | None, **named: object) -> list[str]:
+    """`--set` values plus the options that have a name of their own."""
+    keys = {"sandbox": "sandbox.backend", "model": "model.path", "steps": "train.steps", "seed": "rollout.seed"}
+    keys |= {"control": "train.control", "critic": "train.critic", "batch": "train.batch"}
+    named_values = [f"{keys[name]}={value!r}" for name, value in named.items() if value is not None]
+    return [*(given or []), *named_values]
 
 
 def example(*lines: str) -> str:

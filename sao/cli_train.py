@@ -1,4 +1,4 @@
-"""The sub-commands of training: `sao train`, `sao pretrain-value`, `sao eval`."""
+"""The sub-commands of training: `sao train`, `sao pretrain-value`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from sao.cli_common import Config_, Plain_, Set_, console, example
-
-Run_ = Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/).")]  # noqa: UP045
-Model_ = Annotated[Optional[str], typer.Option(help="Model folder, or demo.")]  # noqa: UP045
-Sandbox_ = Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")]  # noqa: UP045
-
-
-def _overrides(given: list[str] | None, **named: object) -> list[str]:
-    """`--set` values plus the options that have a name of their own."""
-    keys = {"sandbox": "sandbox.backend", "model": "model.path", "steps": "train.steps", "seed": "rollout.seed"}
-    keys |= {"control": "train.control", "critic": "train.critic", "batch": "train.batch"}
-    named_values = [f"{keys[name]}={value!r}" for name, value in named.items() if value is not None]
-    return [*(given or []), *named_values]
+from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of
 
 
 def train(
@@ -43,53 +31,11 @@ def train(
     from sao.train import train as run_training
 
     named = {"steps": steps, "batch": batch, "seed": seed, "control": control, "critic": critic}
-    resolved = load_config(config, _overrides(overrides, sandbox=sandbox, model=model, **named))
+    resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, **named))
     if dry_run:
         describe_training(resolved, console(plain))
         return
     raise typer.Exit(run_training(resolved, console(plain), run=run, fresh=fresh, score=score))
-
-
-def evaluate(
-    suite: Annotated[str, typer.Argument(help="micro-swe.")] = "micro-swe",
-    config: Config_ = "demo",
-    overrides: Set_ = None,
-    model: Model_ = None,
-    run: Annotated[
-        str | None, typer.Option(help="Score a training run's model instead (name, path or latest).")
-    ] = None,
-    split: Annotated[Optional[list[str]], typer.Option(help="heldout, unseen or train; may be repeated.")] = None,  # noqa: UP045
-    tasks: Annotated[int, typer.Option(help="Tasks per split.")] = 256,
-    temperature: Annotated[float, typer.Option(help="1 samples, 0 is greedy.")] = 1.0,
-    sandbox: Sandbox_ = None,
-    plain: Plain_ = False,
-) -> None:
-    """Score a model on held-out tasks: pass rate with its 95 % Wilson interval, temperature stated."""
-    from pathlib import Path
-
-    from sao.config import load_config
-    from sao.evaluate import evaluate as score
-    from sao.evaluate import show
-    from sao.paths import UserError, model_folder
-    from sao.rundir import find_run
-
-    if suite != "micro-swe":
-        raise UserError(f"No suite {suite!r} here yet: micro-swe is the only one.")
-    resolved = load_config(config, _overrides(overrides, sandbox=sandbox, model=model))
-    folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
-    if not (Path(folder) / "config.json").is_file():
-        raise UserError(
-            f"{folder} holds no trained model: that run has not come to its end. Continue it, or pass --model."
-        )
-    out = console(plain)
-    rows = [
-        (
-            name,
-            score(resolved, out, model=folder, tokenizer=folder, split=name, tasks=tasks, temperature=temperature),
-        )
-        for name in split or ["heldout", "unseen"]
-    ]
-    show(out, rows)
 
 
 def pretrain_value(
@@ -110,7 +56,7 @@ def pretrain_value(
     from sao.train_offline import pretrain_value as fit
 
     logs = [find_run(run) / "log" for run in runs]
-    fit(load_config(config, _overrides(overrides, model=model)), console(plain), logs, Path(out))
+    fit(load_config(config, overrides_of(overrides, model=model)), console(plain), logs, Path(out))
 
 
 def register(app: typer.Typer) -> None:
@@ -131,7 +77,3 @@ def register(app: typer.Typer) -> None:
             "sao train --critic runs/critic",
         ),
     )(pretrain_value)
-    app.command(
-        name="eval",
-        epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),
-    )(evaluate)

@@ -1,0 +1,61 @@
+"""The sub-commands of `sao eval`, one a suite: held-out micro-SWE tasks, SWE-bench, the comparison of two results.
+
+A suite adds its commands to `eval_app`; what they do stands in a module of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from sao.cli_common import Config_, Model_, Plain_, Sandbox_, Set_, console, example, overrides_of
+
+eval_app = typer.Typer(help="Score models on what they were not trained on.", no_args_is_help=True)
+
+
+def micro_swe(
+    config: Config_ = "demo",
+    overrides: Set_ = None,
+    model: Model_ = None,
+    run: Annotated[
+        str | None, typer.Option(help="Score a training run's model instead (name, path or latest).")
+    ] = None,
+    split: Annotated[Optional[list[str]], typer.Option(help="heldout, unseen or train; may be repeated.")] = None,  # noqa: UP045
+    tasks: Annotated[int, typer.Option(help="Tasks per split.")] = 256,
+    temperature: Annotated[float, typer.Option(help="1 samples, 0 is greedy.")] = 1.0,
+    sandbox: Sandbox_ = None,
+    plain: Plain_ = False,
+) -> None:
+    """Held-out generated tasks: pass rate with its 95 % Wilson interval, temperature stated."""
+    from pathlib import Path
+
+    from sao.config import load_config
+    from sao.evaluate import evaluate as score
+    from sao.evaluate import show
+    from sao.paths import UserError, model_folder
+    from sao.rundir import find_run
+
+    resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model))
+    folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
+    if not (Path(folder) / "config.json").is_file():
+        raise UserError(
+            f"{folder} holds no trained model: that run has not come to its end. Continue it, or pass --model."
+        )
+    out = console(plain)
+    rows = [
+        (
+            name,
+            score(resolved, out, model=folder, tokenizer=folder, split=name, tasks=tasks, temperature=temperature),
+        )
+        for name in split or ["heldout", "unseen"]
+    ]
+    show(out, rows)
+
+
+def register(app: typer.Typer) -> None:
+    eval_app.command(
+        name="micro-swe",
+        epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),
+    )(micro_swe)
+    app.add_typer(eval_app, name="eval")
