@@ -168,7 +168,9 @@ def test_a_bad_row_is_named_with_its_column(tmp_path: Path, changes: dict[str, A
     [
         ("rows.jsonl", "", "rows.jsonl is empty"),
         ("rows.json", "[]", "no rows in split test"),
-        ("rows.jsonl", '{"a": 1}\n{"a":', "cannot be read: "),
+        ("rows.jsonl", '{"a":\n{"a": 1}', "cannot be read: "),
+        ("rows.jsonl", "[1]\n", "row 0: is a JSON list, expected an object"),
+        ("rows.json", '{"a": 1}', "holds a JSON dict, expected a list of rows"),
         ("rows.parquet", "no parquet", "cannot be read: "),
         ("rows.csv", "a,b\n1,2,3,4\n", "column instance_id|cannot be read"),
         ("rows.txt", "x", "type .txt are not read; use .jsonl, .json"),
