@@ -144,14 +144,24 @@ def _checked_parts(path: str) -> list[str]:
 
 
 def _index(files: Mapping[str, str], blobs: Mapping[str, str]) -> bytes:
-    """Index format version 2 (gitformat-index): entries sorted by path, padded to 8 bytes, SHA-1 at the end."""
-    chunks = [struct.pack(">4sLL", b"DIRC", 2, len(files))]
-    for raw, path in sorted((path.encode(), path) for path in files):
-        size = len(files[path].encode())
-        stat = (0, 0, EPOCH, 0, 0, 0, _FILE_MODE, 0, 0, size)
-        entry = struct.pack(">10L20sH", *stat, bytes.fromhex(blobs[path]), min(len(raw), 0xFFF)) + raw
+    return index_file(
+        (path.encode(), _FILE_MODE, bytes.fromhex(blobs[path]), EPOCH, len(text.encode()))
+        for path, text in files.items()
+    )
+
+
+def index_file(entries: Iterable[tuple[bytes, int, bytes, int, int]]) -> bytes:
+    """Index format version 2 (gitformat-index) of (path, mode, raw id, time of change, size), each path once: entries
+    sorted by path, padded to 8 bytes, a hash of the ids' own kind at the end. Time 0: git looks at the file itself."""
+    ordered = sorted(entries)
+    chunks = [struct.pack(">4sLL", b"DIRC", 2, len(ordered))]
+    for path, mode, name, mtime, size in ordered:
+        stat = (0, 0, mtime, 0, 0, 0, mode, 0, 0, size)
+        entry = struct.pack(f">10L{len(name)}sH", *stat, name, min(len(path), 0xFFF)) + path
         chunks.append(entry + b"\0" * (8 - len(entry) % 8))
     body = b"".join(chunks)
+    if ordered and len(ordered[0][2]) == 32:
+        return body + hashlib.sha256(body).digest()
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
 
 

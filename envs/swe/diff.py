@@ -11,15 +11,24 @@ import io
 import secrets
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
-from envs.swe.git import RAW_ATTRIBUTES, quote, read_output
+from envs.swe.git import quote, read_output
 from envs.swe.row import SweRow
+from envs.swe.stage import displaced, git_folder, index_of, slashes
 from envs.swe.worktree import Changes, Content, Entry, Snapshot, fetch
 
 _TIMEOUT_S = 300.0
+# $D repository, $B base commit, $W the driver's folder with a git folder of its own.
+_DIFF = """git diff-index --cached -p --binary --full-index --no-ext-diff --no-textconv --no-renames --no-color \\
+  --src-prefix=a/ --dst-prefix=b/ -U3 --diff-algorithm=myers "$B" -- >&3 || fail"""
+_DROP = """xargs -0 rm -rf -- <"$W/gone"
+xargs -0 dirname -z -- <"$W/gone" | sort -zu | xargs -0 rmdir -p --ignore-fail-on-non-empty -- 2>/dev/null"""
+_WRITE = 'GIT_INDEX_FILE="$GIT_DIR/placed" git checkout-index -f -q -z --stdin <"$W/list" || fail'
+_NOTHING = 3
+"""Steps of a script that does nothing."""
 _LEFTOVERS = b"__pycache__/\n*.py[cod]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n.hypothesis/\n.coverage\n"
 
 
@@ -30,8 +39,23 @@ class Diff:
     """New paths left out by base_commit's ignore rules."""
 
 
-async def make_diff(sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: Changes, *, max_bytes: int) -> Diff:
-    """`sandbox` is fresh and holds `row`'s repository (`snapshot`); its work tree is not touched."""
+@dataclass(frozen=True)
+class Bench:
+    """What is to come into the fresh sandbox with the diff, in one go."""
+
+    folder: str
+    """A new folder of the driver's."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Put below it."""
+    tests: Mapping[bytes, Content] | None = None
+    """The hidden tests' files, which win over the agent's. None: the work tree is not touched; else it becomes
+    base_commit with the agent's changes and then these."""
+
+
+async def make_diff(
+    sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: Changes, bench: Bench, *, max_bytes: int
+) -> Diff:
+    """`sandbox` is fresh and holds `row`'s repository (`snapshot`)."""
     base, written = snapshot.base, dict(changes.written)
     if snapshot.pristine is None and written:
         # Images and attributes (line endings) may make a pristine file differ from its blob: then it is no change.
@@ -40,16 +64,14 @@ async def make_diff(sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: 
         written = {path: content for path, content in written.items() if pristine.get(path) != content}
     ignored = await _ignored(sandbox, row, [path for path in written if path not in base], base)
     written = {path: content for path, content in written.items() if path not in ignored}
-    if not written and not changes.deleted:
-        return Diff(b"", tuple(sorted(ignored)))
-    patch = await _diff(sandbox, row, base, written, changes.deleted, max_bytes)
+    patch = await _place(sandbox, row, base, written, changes.deleted, bench, max_bytes)
     return Diff(patch, tuple(sorted(ignored)))
 
 
 async def _ignored(sandbox: Sandbox, row: SweRow, new: list[bytes], base: Mapping[bytes, Entry]) -> set[bytes]:
     links = {path for path, entry in base.items() if entry.mode == "120000"}
     # Below what base_commit has as a link git refuses to answer; no rule of base_commit speaks of such a path.
-    new = [path for path in new if not any(path[:i] in links for i in _slashes(path))]
+    new = [path for path in new if not any(path[:i] in links for i in slashes(path))]
     if not new:
         return set()
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
@@ -66,60 +88,57 @@ async def _ignored(sandbox: Sandbox, row: SweRow, new: list[bytes], base: Mappin
     return {path for path in output.split(b"\0") if path} if code == 0 else set()
 
 
-def _slashes(path: bytes) -> list[int]:
-    return [i for i, byte in enumerate(path) if byte == 0x2F]
+def _without(written: Mapping[bytes, Content], winners: Mapping[bytes, Content]) -> dict[bytes, Content]:
+    """`written` as far as it can stay beside `winners`."""
+    lost = displaced(winners, written)
+    return {path: content for path, content in written.items() if path not in winners and path not in lost}
 
 
-async def _diff(
+async def _place(
     sandbox: Sandbox,
     row: SweRow,
     base: Mapping[bytes, Entry],
     written: Mapping[bytes, Content],
     deleted: frozenset[bytes],
+    bench: Bench,
     max_bytes: int,
 ) -> bytes:
-    """Blobs travel under numbers, never under the agent's path names; the index is written entry by entry."""
-    folder = f"/tmp/.driver-{secrets.token_hex(8)}"
-    like = row.base_commit
-    null = b"0" * len(like)
-    index = [b"0 %s\t%s" % (null, path) for path in sorted(deleted)]
-    blobs: dict[str, bytes] = {}
-    for path, content in sorted(written.items()):
-        name = content.object_id(like)
-        blobs[name] = content.data
-        index.append(b"%s %s\t%s" % (content.mode.encode(), name.encode(), path))
-    # A path that turns from file to folder (or back) must lose its old entry first.
-    index = [b"0 %s\t%s" % (null, path) for path in _displaced(written, base)] + index
-    names = "".join(f"{folder}/{name}\n" for name in blobs).encode()
-    await sandbox.put_tar(folder, pack_files({**blobs, "names": names, "index-info": b"\0".join(index) + b"\0"}))
-    script = f"""
-exec 3>&1 >{folder}/log 2>&1
-fail() {{ tail -c 1000 {folder}/log >&3; exit 9; }}
-cd {quote(row.repo_dir)} || fail
-export GIT_INDEX_FILE={folder}/index
-git hash-object -w --no-filters --stdin-paths <{folder}/names || fail
-git read-tree {row.base_commit} && git update-index -z --index-info <{folder}/index-info || fail
-mkdir -p .git/info && printf '%s' {quote(RAW_ATTRIBUTES)} >.git/info/attributes
-git diff-index --cached -p --binary --full-index --no-ext-diff --no-textconv --no-renames --no-color \\
-  --src-prefix=a/ --dst-prefix=b/ -U3 --diff-algorithm=myers {row.base_commit} -- >&3 || fail
-"""
+    """Blobs travel under their ids, never under the agent's path names. A path that turns from file to folder (or back)
+    loses its old entry."""
+    gone = deleted | displaced(written, base)
+    tests = bench.tests or {}
+    both = {**_without(written, tests), **tests}
+    contents = (*written.values(), *tests.values())
+    files = {f"git/{name}": data for name, data in git_folder(row.repo_dir, row.base_commit, contents).items()}
+    steps = [
+        'cd "$D" || exit 9; exec 3>&1 >"$W/log" 2>&1',
+        'fail() { tail -c 1000 "$W/log" >&3; exit 9; }',
+        'export GIT_DIR="$W/git" GIT_WORK_TREE="$D"',
+    ]
+    if written or gone:
+        files["git/index"] = index_of(base, written, gone, row.base_commit)
+        steps.append(_DIFF)
+    if bench.tests is not None:
+        if gone:
+            files["gone"] = b"".join(path + b"\0" for path in sorted(gone))
+            steps.append(_DROP)
+        if both:
+            files["git/placed"] = index_of(base, both, gone | displaced(both, base), row.base_commit)
+            files["list"] = b"".join(path + b"\0" for path in sorted(both))
+            steps.append(_WRITE)
+    await sandbox.put_tar(bench.folder, pack_files({**files, **bench.files}))
+    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={bench.folder}\n"
+    if len(steps) == _NOTHING:
+        return b""
     try:
-        output, code = await read_output(sandbox, script, timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes)
+        output, code = await read_output(
+            sandbox, variables + "\n".join(steps), timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes
+        )
     except ValueError as error:
         raise EnvironmentFault(f"task {row.task_id}: the diff has {error}") from error
     if code != 0:
         raise EnvironmentFault(f"task {row.task_id}: git diff failed: {output.decode('utf-8', 'replace')[-1000:]}")
     return output
-
-
-def _displaced(written: Mapping[bytes, Content], base: Mapping[bytes, Entry]) -> list[bytes]:
-    """Base paths that cannot stay beside `written`: parents that were files, children of what became a file."""
-    parents = {path[:i] for path in written for i in _slashes(path)}
-    return [
-        path
-        for path in base
-        if path not in written and (path in parents or any(path[:i] in written for i in _slashes(path)))
-    ]
 
 
 def pack_files(files: Mapping[str, bytes]) -> bytes:

@@ -18,9 +18,8 @@ from typing import Any
 from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
 from envs.sandbox.contract import PathRefused, Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
-from envs.swe.diff import make_diff
 from envs.swe.git import AGENT_ENV
-from envs.swe.grading import TestRun, judge, run_tests
+from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
 from envs.swe.repository import provide, record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
@@ -88,14 +87,18 @@ class SWEEnvironment(Environment):
         with _our_faults(self.row):
             async with await fresh_start as fresh:
                 await provide(fresh, self.row)
-                diff = await make_diff(fresh, self.row, before, changes, max_bytes=self.limits.patch_bytes)
-                taken = time.monotonic()
-                run = await run_tests(fresh, self.row, diff.patch, timeout_s=_eval_timeout(self.row, self.limits))
+                diff, run = await diff_and_test(
+                    fresh,
+                    self.row,
+                    before,
+                    changes,
+                    timeout_s=_eval_timeout(self.row, self.limits),
+                    max_bytes=self.limits.patch_bytes,
+                )
         grade = judge(self.row, run, diff.patch)
         detail: dict[str, Any] = {
             **grade.detail,
             "ignored": [path.decode("utf-8", "backslashreplace") for path in diff.ignored[:50]],
-            "diff_seconds": round(taken - started, 4),
             "seconds": round(time.monotonic() - started, 4),
         }
         return dataclasses.replace(grade, detail=detail)

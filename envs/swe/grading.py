@@ -18,11 +18,13 @@ from typing import Any
 from data.task import TaskError
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import ExecResult, Sandbox
-from envs.swe.diff import pack_files
+from envs.swe.diff import Bench, Diff, make_diff, pack_files
 from envs.swe.git import AGENT_ENV, RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
 from envs.swe.row import SweRow
+from envs.swe.stage import plain_new_files
 from envs.swe.witness import SOURCE, can_watch, compare
+from envs.swe.worktree import Changes, Snapshot
 
 _APPLY_TIMEOUT_S = 300.0
 _DOES_NOT_APPLY, _TEST_PATCH_BROKEN, _APPLY_BROKEN = 21, 22, 23
@@ -84,37 +86,76 @@ class TestRun:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """One run of a row's test command: the driver's folder in the sandbox and what lies in it."""
+
+    folder: str
+    files: Mapping[str, bytes]
+    note: str
+    """Where the witness writes; empty where the command cannot be watched."""
+
+    @classmethod
+    def of(cls, row: SweRow) -> Evaluation:
+        find_parser(row.log_parser)
+        folder = f"/tmp/.driver-{secrets.token_hex(8)}"
+        files = {"eval.sh": row.eval_script.encode()}
+        if not can_watch(row.log_parser, row.eval_script):
+            return cls(folder, files, "")
+        return cls(folder, {**files, "start/sitecustomize.py": SOURCE.encode()}, f"{folder}/{secrets.token_hex(8)}")
+
+    async def run(self, sandbox: Sandbox, row: SweRow, *, timeout_s: float) -> TestRun:
+        """Patch, tests and `files` are in the sandbox."""
+        interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
+        command = f"{interpreter} {self.folder}/eval.sh 2>&1"
+        if self.note:
+            start = f"PYTHONPATH={self.folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
+            command = f"{start} SAO_NOTE={self.note} {command}"
+        started = time.monotonic()
+        result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV)
+        run = _read_run(row, result, time.monotonic() - started, timeout_s)
+        if self.note and not run.reason:
+            compare(run.parsed, await _get(sandbox, self.note))
+        return run
+
+
+def self_applied(row: SweRow) -> bool:
+    """The test command applies the test patch itself."""
+    return "git apply" in row.eval_script
+
+
 async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: float) -> TestRun:
     """`sandbox` is fresh and holds the row's repository. Raises SandboxError, EnvironmentFault, TaskError."""
-    find_parser(row.log_parser)
-    folder = f"/tmp/.driver-{secrets.token_hex(8)}"
-    files = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch), "eval.sh": row.eval_script.encode()}
-    watched, note = can_watch(row.log_parser, row.eval_script), f"{folder}/{secrets.token_hex(8)}"
-    files |= {"start/sitecustomize.py": SOURCE.encode()} if watched else {}
-    await sandbox.put_tar(folder, pack_files(files))
-    self_applied = int("git apply" in row.eval_script)
+    evaluation = Evaluation.of(row)
+    folder = evaluation.folder
+    patches = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch)}
+    await sandbox.put_tar(folder, pack_files({**patches, **evaluation.files}))
     deletes = int(any(b"deleted file" in text or b"rename from" in text for text in (patch, row.test_patch)))
-    variables = (
-        f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={self_applied} DELETES={deletes}\n"
-    )
-    applied = await run_script(sandbox, variables + _APPLY, timeout_s=_APPLY_TIMEOUT_S)
+    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={int(self_applied(row))} "
+    applied = await run_script(sandbox, f"{variables}DELETES={deletes}\n{_APPLY}", timeout_s=_APPLY_TIMEOUT_S)
     if applied.timed_out or applied.exit_code not in (0, _DOES_NOT_APPLY):
         what = "test_patch does not apply to base_commit" if applied.exit_code == _TEST_PATCH_BROKEN else "cannot apply"
         raise EnvironmentFault(f"task {row.task_id}: {what}: {applied.text.strip()[-1500:]}")
     if applied.exit_code == _DOES_NOT_APPLY:
         reason = f"the patch does not apply: {applied.text.strip()[-1000:]}"
         return TestRun(ParsedLog(), "", applied.exit_code, 0.0, reason)
-    interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
-    command = f"{interpreter} {folder}/eval.sh 2>&1"
-    if watched:
-        start = f"PYTHONPATH={folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
-        command = f"{start} SAO_NOTE={note} {command}"
-    started = time.monotonic()
-    result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV)
-    run = _read_run(row, result, time.monotonic() - started, timeout_s)
-    if watched and not run.reason:
-        compare(run.parsed, await _get(sandbox, note))
-    return run
+    return await evaluation.run(sandbox, row, timeout_s=timeout_s)
+
+
+async def diff_and_test(
+    sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: Changes, *, timeout_s: float, max_bytes: int
+) -> tuple[Diff, TestRun]:
+    """The agent's patch and the tests' verdict on it. `sandbox` is fresh and holds the row's repository.
+
+    Where the test patch only adds text files, as most do, the changes are written from their contents together with
+    the diff; else git applies the finished patch and then the test patch."""
+    tests = None if self_applied(row) else plain_new_files(whole(row.test_patch), snapshot.base)
+    evaluation = Evaluation.of(row)
+    bench = Bench(evaluation.folder, evaluation.files if tests is not None else {}, tests)
+    diff = await make_diff(sandbox, row, snapshot, changes, bench, max_bytes=max_bytes)
+    if tests is None:
+        return diff, await run_tests(sandbox, row, diff.patch, timeout_s=timeout_s)
+    return diff, await evaluation.run(sandbox, row, timeout_s=timeout_s)
 
 
 async def _get(sandbox: Sandbox, path: str) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from data.gitobjects import object_id, repository_tar
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import quote, read_output
+from envs.swe.proof import prove
 from envs.swe.row import SweRow
 from envs.swe.worktree import LISTING, Entry, Snapshot, parse_listing, read_tar
 
@@ -135,19 +135,19 @@ async def record(sandbox: Sandbox, row: SweRow, snapshot: Snapshot) -> Snapshot:
 
 
 async def _provide_files(sandbox: Sandbox, row: SweRow, files: Mapping[str, str]) -> Snapshot:
-    made = await asyncio.to_thread(repository_tar, files)
-    if made.commit != row.base_commit:
-        raise EnvironmentFault(
-            f"task {row.task_id}: its files make commit {made.commit}, its base_commit says {row.base_commit}"
-        )
-    await sandbox.put_tar(row.repo_dir, made.archive)
-    key = ("files", hashlib.sha256(made.archive).digest())
+    key = ("files", row.base_commit, tuple(files.items()))
     if (prepared := _recall(key)) is None:
-        await _run(sandbox, row, _CHECK)
+        made = repository_tar(files)
+        if made.commit != row.base_commit:
+            raise EnvironmentFault(
+                f"task {row.task_id}: its files make commit {made.commit}, its base_commit says {row.base_commit}"
+            )
+        prove(made.archive, row.base_commit, f"task {row.task_id}")
         base = {
             path.encode(): Entry("100644", object_id("blob", text.encode()), len(text)) for path, text in files.items()
         }
         prepared = _keep(key, Prepared(made.archive, base, base))
+    await sandbox.put_tar(row.repo_dir, prepared.archive)
     return Snapshot(prepared.base, prepared.pristine)
 
 
