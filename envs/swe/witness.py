@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 
+from envs.sandbox.contract import Sandbox
 from envs.swe.parsers import Outcome, ParsedLog
 
 _WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
@@ -26,12 +27,21 @@ def watch(place):
         with open(place, "a") as file:
             file.write(json.dumps({"ran": ran, "passed": passed, "bad": sorted(set(bad))}) + "\\n")
 
+    def quietly(work):
+        try:
+            work()
+        except Exception as error:  # no note is a finding; a broken run would be a wrong verdict
+            with open(place + ".error", "a") as file:
+                file.write(repr(error) + "\\n")
+
     def unittest_runner(module):
         run = module.TextTestRunner.run
         def watched(self, test):
             result = run(self, test)
-            bad = [each[0].id() for each in result.failures + result.errors]
-            note(result.testsRun, None, bad + [each.id() for each in result.unexpectedSuccesses])
+            def look():
+                bad = [each[0].id() for each in result.failures + result.errors]
+                note(result.testsRun, None, bad + [each.id() for each in result.unexpectedSuccesses])
+            quietly(look)
             return result
         module.TextTestRunner.run = watched
 
@@ -39,10 +49,12 @@ def watch(place):
         wrap = module.wrap_session
         def watched(config, doit):
             status = wrap(config, doit)
-            reporter = config.pluginmanager.get_plugin("terminalreporter")
-            stats = reporter.stats if reporter else {}
-            bad = [each.nodeid for key in ("failed", "error") for each in stats.get(key, ())]
-            note(None, len(stats.get("passed", ())), bad)
+            def look():
+                reporter = config.pluginmanager.get_plugin("terminalreporter")
+                stats = reporter.stats if reporter else {}
+                bad = [each.nodeid for key in ("failed", "error") for each in stats.get(key, ())]
+                note(None, len(stats.get("passed", ())), bad)
+            quietly(look)
             return status
         module.wrap_session = watched
 
@@ -90,6 +102,14 @@ def can_watch(log_parser: str, eval_script: str) -> bool:
     """Only plain commands of our own rows: elsewhere a missing note would prove nothing."""
     simple = log_parser in ("unittest", "pytest") and _WATCHABLE.search(eval_script) is not None
     return simple and _PREVENTS.search(eval_script) is None
+
+
+async def fetch_note(sandbox: Sandbox, path: str) -> bytes:
+    """Empty when it is not there, or grown beyond what a note can be."""
+    try:
+        return await sandbox.get(path, max_bytes=1 << 20)
+    except (OSError, ValueError):
+        return b""
 
 
 def compare(parsed: ParsedLog, note: bytes) -> ParsedLog:
