@@ -91,21 +91,19 @@ def check_demo_policy() -> Iterator[Finding]:
 
 def check_docker() -> Iterator[Finding]:
     from envs.sandbox import BackendUnavailable
-    from envs.sandbox.docker_engine import Engine
+    from envs.sandbox.docker_engine import connect
 
-    engine = Engine()
     try:
-        engine.ping()
-        version = engine.api().version()
-        yield Finding("ok", "docker", f"engine {version.get('Version')} ({version.get('Os')}/{version.get('Arch')})")
-        if engine.api().images(name=BASE_IMAGE):
-            yield Finding("ok", "base image", f"{BASE_IMAGE} is there")
-        else:
-            yield Finding("warn", "base image", f"{BASE_IMAGE} is missing: `make image` makes it")
+        with connect() as engine:
+            version, has_image = engine.api().version(), bool(engine.api().images(name=BASE_IMAGE))
     except BackendUnavailable as error:
         yield Finding("warn", "docker", f"{error}. Docker isolates better than the embedded sandbox.")
-    finally:
-        engine.close()
+        return
+    yield Finding("ok", "docker", f"engine {version.get('Version')} ({version.get('Os')}/{version.get('Arch')})")
+    if has_image:
+        yield Finding("ok", "base image", f"{BASE_IMAGE} is there")
+    else:
+        yield Finding("warn", "base image", f"{BASE_IMAGE} is missing: `make image` makes it")
 
 
 def check_embedded() -> Iterator[Finding]:

@@ -15,18 +15,14 @@ BASE_IMAGE = "sao-base:latest"
 def docker_missing() -> str:
     """Why docker tests cannot run here; empty when they can."""
     from envs.sandbox.contract import BackendUnavailable
-    from envs.sandbox.docker_engine import Engine
+    from envs.sandbox.docker_engine import connect
 
-    engine = Engine()
     try:
-        engine.ping()
-        if not engine.api().images(name=BASE_IMAGE):
-            return f"no image {BASE_IMAGE}: run scripts/base-image.sh"
+        with connect() as engine:
+            has_image = bool(engine.api().images(name=BASE_IMAGE))
     except BackendUnavailable as error:
         return str(error)
-    finally:
-        engine.close()
-    return ""
+    return "" if has_image else f"no image {BASE_IMAGE}: run scripts/base-image.sh"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -14,20 +14,20 @@ log = logging.getLogger(__name__)
 KINDS = ("auto", "docker", "embedded")
 
 
-def make_backend(kind: str, run_id: str) -> SandboxBackend:
-    """A checked backend. Asks the engine or tries a namespace: may block for some 0.1 s. Raises BackendUnavailable."""
+def make_backend(kind: str, run_id: str, *, starts_at_once: int = 0, runtime: str = "") -> SandboxBackend:
+    """A checked backend. Asks the engine or tries a namespace: may block for some 0.1 s. Raises BackendUnavailable.
+
+    `starts_at_once` and `runtime` are for Docker, see DockerBackend."""
     if kind not in KINDS:
         raise ValueError(f"no sandbox backend {kind!r}; choose one of {', '.join(KINDS)}")
     reason = ""
     if kind in ("auto", "docker"):
         from envs.sandbox.docker_backend import DockerBackend
+        from envs.sandbox.docker_engine import connect
 
-        docker = DockerBackend(run_id)
         try:
-            docker.engine.ping()
-            return docker
+            return DockerBackend(run_id, connect(), starts_at_once=starts_at_once, runtime=runtime)
         except BackendUnavailable as error:
-            docker.engine.close()
             if kind == "docker":
                 raise
             reason = str(error)

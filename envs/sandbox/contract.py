@@ -12,6 +12,8 @@ import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envs.sandbox.owner import Found
+
 
 class SandboxError(RuntimeError):
     """Base of all infrastructure faults. Never a model failure, never a reward of 0."""
@@ -77,6 +79,8 @@ class SandboxSpec:
     image: str = "sao-base:latest"
     workdir: str = "/testbed"
     """Made if missing; where commands run by default."""
+    state: str = ""
+    """What `keep_state` returned: start from those files instead of from the image's."""
     limits: SandboxLimits = SandboxLimits()
     deadline_s: float = 3600.0
     """The sandbox ends by itself after this many seconds, even if driver and client are gone."""
@@ -142,8 +146,22 @@ class SandboxBackend(abc.ABC):
         """Raises StartFailed, ImageMissing."""
 
     @abc.abstractmethod
+    async def survey(self) -> list[Found]:
+        """What sandboxes of any run are or left on this machine, and whose they are."""
+
+    @abc.abstractmethod
     async def reap(self) -> list[str]:
         """Remove what dead owners left on this machine (containers, volumes, folders); returns what was removed."""
+
+    @abc.abstractmethod
+    async def keep_state(self, sandbox: Sandbox) -> str:
+        """Keep a quiet sandbox's files as they are now, so that others start from them (`SandboxSpec.state`).
+
+        With Docker all its files, else its workdir. Kept until `drop_state` or `close`. Raises SandboxError."""
+
+    @abc.abstractmethod
+    async def drop_state(self, state: str) -> None:
+        """Forget a kept state. While sandboxes still stand on it, it goes with the backend instead."""
 
     @abc.abstractmethod
     async def close(self) -> None:

@@ -4,20 +4,24 @@ Promises: as the contract. Containers have init, no network, no capabilities, no
 disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel
 ends the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels
 name run, owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created
-and never started is the one case that does not end by itself). Anonymous volumes, should an image declare any, go with
-their container.
+and never started, and a kept state, are the two things that do not end by themselves). Anonymous volumes, should an
+image declare any, go with their container. Starts are paced, and wait for an engine that restarts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
+import random
 import re
 import socket
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from envs.sandbox.channel import channel_script
 from envs.sandbox.channelled import BASE_ENV, ChannelledSandbox
@@ -30,18 +34,25 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
-from envs.sandbox.docker_engine import Engine, typed
-from envs.sandbox.owner import owner_alive, owner_id
+from envs.sandbox.docker_engine import THREADS, Engine, typed
+from envs.sandbox.docker_survey import DEADLINE, OWNER, RUN, await_removal, remove, remove_container, survey
+from envs.sandbox.owner import Found, owner_id
 from envs.sandbox.stream import SandboxStream
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 READY_S = 60.0
-GRACE_S = 60.0
-"""How long after its deadline a container is left to end by itself."""
-RUN, OWNER, DEADLINE = "sao.run", "sao.owner", "sao.deadline"
+DIAGNOSE_S = 15.0
+ENDS_S = 3.0
+"""How long a container may take to end once its channel is closed, before it is killed."""
+START_TRIES = 3
+"""For a container that ended before its channel was up (the engine restarted, a start that the kernel killed)."""
+REAP_S = 30.0
+STATE_S = 86400.0
+"""A kept state whose owner cannot be judged is removed after so long."""
 
 
-def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str]) -> dict[str, Any]:
+def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "") -> dict[str, Any]:
     """Arguments of the create call: everything a sandbox may and may not do."""
     from docker.types import LogConfig, Ulimit
 
@@ -63,10 +74,11 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str]) -> d
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true"],
         ipc_mode="private",
+        runtime=runtime or None,
         log_config=LogConfig(type=LogConfig.types.NONE) if hasattr(LogConfig.types, "NONE") else {"Type": "none"},
     )
     return {
-        "image": spec.image,
+        "image": spec.state or spec.image,
         "entrypoint": ["/bin/sh"],
         "command": [],
         "user": "0:0",
@@ -89,14 +101,14 @@ class DockerSandbox(ChannelledSandbox):
         self._started = time.time()
         self._closing: asyncio.Task[None] | None = None
         self._unfinished: asyncio.Future[socket.socket] | None = None
+        self._given_up = threading.Event()
         self.container_id = ""
 
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
 
     async def _start(self) -> None:
-        engine = self._backend.engine
-        work = asyncio.ensure_future(engine.call(self._create))
+        work = asyncio.ensure_future(self._backend.engine.insist(self._create, self._remove))
         try:
             sock = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -108,36 +120,37 @@ class DockerSandbox(ChannelledSandbox):
         await self.channel.ready(READY_S)
 
     def _create(self, api: Any) -> socket.socket:
-        labels = {
-            **self.spec.labels,
-            RUN: self._backend.run_id,
-            OWNER: owner_id(),
-            DEADLINE: str(int(time.time() + self.spec.deadline_s)),
-        }
+        """In a thread, perhaps several times, always under the same name: a try that the engine carried out although
+        its answer was lost is found by it."""
+        if self._given_up.is_set():
+            raise SandboxDead(f"sandbox {self.sandbox_id} was closed while it started")
+        labels = {**self.spec.labels, **self._backend.labels(self.spec.deadline_s)}
+        settings = container_settings(api, self.spec, labels, self._backend.runtime)
+        self.container_id = api.create_container(name=self.sandbox_id, **settings)["Id"]
+        attached = api.attach_socket(self.container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        # A duplicate that asyncio owns. docker's response holds the original open, and with it the sandbox, until it
+        # happens to be collected: it is closed here.
+        plain = getattr(attached, "_sock", attached)
+        if not isinstance(plain, socket.socket) or hasattr(plain, "cipher"):
+            raise StartFailed("the engine's address must be unix:// or tcp:// without TLS")
+        sock = plain.dup()
+        getattr(attached, "_response", attached).close()
+        try:
+            api.start(self.container_id)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
-        def once() -> socket.socket:
-            settings = container_settings(api, self.spec, labels)
-            self.container_id = api.create_container(name=self.sandbox_id, **settings)["Id"]
-            attached = api.attach_socket(self.container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-            # A duplicate that asyncio owns; docker's own object closes with its response.
-            plain = getattr(attached, "_sock", attached)
-            if not isinstance(plain, socket.socket) or hasattr(plain, "cipher"):
-                raise StartFailed("the engine's address must be unix:// or tcp:// without TLS")
-            sock = plain.dup()
-            attached.close()
-            try:
-                api.start(self.container_id)
-            except BaseException:
-                sock.close()
-                raise
-            return sock
-
-        return self._backend.engine.retrying(once, lambda: remove_container(api, self.sandbox_id))
+    def _remove(self, api: Any) -> None:
+        # A container that had its channel ends with it, which costs the engine less than a kill.
+        if not (self.channel.up and await_removal(api, self.container_id, ENDS_S)):
+            remove_container(api, self.sandbox_id)
 
     async def _diagnose(self) -> SandboxError:
         facts: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # an engine that is gone too leaves the plain answer
-            facts = await self._backend.engine.call(self._last_events)
+            facts = await asyncio.wait_for(self._backend.engine.call(self._last_events), DIAGNOSE_S)
         if facts.get("oom"):
             return OutOfMemory(
                 f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
@@ -182,105 +195,135 @@ class DockerSandbox(ChannelledSandbox):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        self._given_up.set()
         if self._unfinished is not None:
             with contextlib.suppress(Exception):  # a start that failed has removed what it made
                 (await self._unfinished).close()
         self._stream.close()
         self.channel.lost()
         try:
-            await self._backend.engine.call(lambda api: remove_container(api, self.sandbox_id))
+            await self._backend.engine.call(self._remove)
         except Exception as error:  # the channel has ended it; the sweep and the next start look again
             log.warning("could not remove container %s now (%s); it ends by itself", self.sandbox_id, error)
         self._backend.forget(self)
 
 
-def remove_container(api: Any, name: str) -> bool:
-    """Kill and remove, with anonymous volumes; returns when it is gone. False when there was none."""
-    import docker
-
-    try:
-        api.remove_container(name, force=True, v=True)
-        return True
-    except docker.errors.NotFound:
-        return False
-    except docker.errors.APIError as error:
-        if error.response is None or error.response.status_code != 409:
-            raise
-    for _ in range(200):  # it is removing itself already
-        try:
-            api.inspect_container(name)
-        except docker.errors.NotFound:
-            return True
-        time.sleep(0.05)
-    api.remove_container(name, force=True, v=True)
-    return True
-
-
 class DockerBackend(SandboxBackend):
+    """`starts_at_once` 0: as many as suit this machine. `runtime`: one of the engine's OCI runtimes; empty: its own."""
+
     name = "docker"
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(
+        self, run_id: str, engine: Engine | None = None, *, starts_at_once: int = 0, runtime: str = ""
+    ) -> None:
         self.run_id = run_id
-        self.engine = Engine()
+        self.engine = engine or Engine()
+        self.runtime = runtime
+        slug = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id).strip("-.")[:40] or "run"
+        self._prefix = f"sao-{slug}-{os.urandom(4).hex()}-"
+        self._serial = itertools.count()
         self._live: set[DockerSandbox] = set()
-        self._slug = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id).strip("-.")[:40] or "run"
+        self._states: set[str] = set()
+        self._pace = asyncio.Semaphore(starts_at_once or starts_that_suit())
+
+    def labels(self, seconds: float) -> dict[str, str]:
+        """What everything we make on the engine carries."""
+        return {RUN: self.run_id, OWNER: owner_id(), DEADLINE: str(int(time.time() + seconds))}
 
     async def check(self) -> None:
         await asyncio.to_thread(self.engine.ping)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        sandbox = DockerSandbox(self, f"sao-{self._slug}-{os.urandom(5).hex()}", spec)
-        self._live.add(sandbox)
-        try:
-            await sandbox._start()
-        except BaseException as error:
-            said = sandbox._stream.said.decode("utf-8", "replace").strip()
-            await sandbox.close()
-            if isinstance(error, SandboxDead | OutOfMemory):
-                raise StartFailed(
-                    f"the container for image {spec.image} ended while starting: {said or error}"
-                ) from error
-            if isinstance(error, Exception):
-                raise typed(error, spec.image) from error
-            raise
-        return sandbox
+        for tried in itertools.count(1):
+            async with self._pace:
+                began = time.monotonic()
+                sandbox = DockerSandbox(self, f"{self._prefix}{next(self._serial)}", spec)
+                self._live.add(sandbox)
+                try:
+                    await sandbox._start()
+                    return sandbox
+                except BaseException as error:
+                    said = sandbox._stream.said.decode("utf-8", "replace").strip()
+                    await sandbox.close()
+                    if not isinstance(error, Exception):
+                        raise
+                    if not isinstance(error, SandboxDead | OutOfMemory):
+                        raise typed(error, spec.image, self.engine) from error
+                    if isinstance(error, OutOfMemory) or tried == START_TRIES or time.monotonic() - began > READY_S:
+                        text = f"the container for image {spec.image} ended while starting: {said or error}"
+                        raise StartFailed(text) from error
+            await asyncio.sleep(random.uniform(0.5, 1.0) * tried)
+        raise AssertionError("unreachable")
 
     def forget(self, sandbox: DockerSandbox) -> None:
         self._live.discard(sandbox)
 
-    async def reap(self) -> list[str]:
-        return await self.engine.call(self._reap)
+    async def keep_state(self, sandbox: Sandbox) -> str:
+        if not isinstance(sandbox, DockerSandbox):
+            raise TypeError(f"{type(sandbox).__name__} is no sandbox of the Docker backend")
+        name = f"sao-state:{os.urandom(8).hex()}"
+        self._states.add(name)
+        conf = {"Labels": self.labels(STATE_S)}
 
-    def _reap(self, api: Any) -> list[str]:
-        removed = []
-        for container in api.containers(all=True, filters={"label": OWNER}):
-            if _abandoned(container["Labels"]) and remove_container(api, container["Id"]):
-                removed.append(
-                    f"container {container['Names'][0].lstrip('/') if container['Names'] else container['Id']}"
-                )
-        for volume in api.volumes(filters={"label": OWNER}).get("Volumes") or []:
-            if _abandoned(volume.get("Labels") or {}):
-                api.remove_volume(volume["Name"], force=True)
-                removed.append(f"volume {volume['Name']}")
-        return removed
+        def commit(api: Any) -> None:
+            repository, _, tag = name.partition(":")
+            api.commit(sandbox.container_id, repository=repository, tag=tag, conf=conf)
+
+        try:
+            await self.engine.call(commit)
+        except Exception as error:
+            raise SandboxError(f"the state of sandbox {sandbox.sandbox_id} could not be kept: {error}") from error
+        return name
+
+    async def drop_state(self, state: str) -> None:
+        def drop(api: Any) -> bool:
+            return remove(api, Found("image", state, "in use"))
+
+        if await self.engine.call(drop):
+            self._states.discard(state)
+
+    async def survey(self) -> list[Found]:
+        return await self._typed(survey)
+
+    async def reap(self) -> list[str]:
+        abandoned = [found for found in await self.survey() if found.standing == "abandoned"]
+        return await self._remove_all(abandoned)
+
+    async def _remove_all(self, found: Sequence[Found]) -> list[str]:
+        """At once, but images last: containers stand on them. What does not go in time is left for the next look."""
+
+        async def one(each: Found) -> str | None:
+            try:
+                gone = await asyncio.wait_for(self.engine.call(lambda api: remove(api, each)), REAP_S)
+            except Exception as error:
+                log.warning("could not remove %s %s now (%s)", each.kind, each.name, error or type(error).__name__)
+                return None
+            return f"{each.kind} {each.name}" if gone else None
+
+        first = [each for each in found if each.kind != "image"]
+        then = [each for each in found if each.kind == "image"]
+        return [name for part in (first, then) for name in await asyncio.gather(*map(one, part)) if name]
+
+    async def _typed(self, work: Callable[[Any], T]) -> T:
+        try:
+            return await self.engine.call(work)
+        except Exception as error:
+            raise (error if isinstance(error, SandboxError) else self.engine.unavailable(error)) from error
 
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
-
-        def sweep(api: Any) -> None:  # what a cancelled or failed start may have left
-            mine = {"label": [f"{RUN}={self.run_id}", f"{OWNER}={owner_id()}"]}
-            for container in api.containers(all=True, filters=mine):
-                remove_container(api, container["Id"])
-
-        try:
-            await self.engine.call(sweep)
-        except Exception as error:
+        try:  # what a cancelled or failed start may have left, and our own states
+            found = [
+                each
+                for each in await self.survey()
+                if (each.kind == "container" and each.name.startswith(self._prefix)) or each.name in self._states
+            ]
+            await self._remove_all(found)
+        except SandboxError as error:
             log.warning("the last look for leftover containers failed (%s); the next start looks again", error)
         self.engine.close()
 
 
-def _abandoned(labels: dict[str, str]) -> bool:
-    if owner_alive(labels.get(OWNER, "")) is False:
-        return True
-    deadline = labels.get(DEADLINE, "")
-    return deadline.isdigit() and time.time() > int(deadline) + GRACE_S
+def starts_that_suit() -> int:
+    """Containers to start at once: more only makes the engine slower, and must leave threads for the rest."""
+    return max(4, min(THREADS - 4, 2 * (os.cpu_count() or 1)))

@@ -36,7 +36,7 @@ from envs.sandbox.contract import (
     StartFailed,
 )
 from envs.sandbox.namespaces import bubblewrap_command, find_launcher, unshare_command, write_etc
-from envs.sandbox.owner import owner_alive, owner_id
+from envs.sandbox.owner import Found, owner_id, standing
 from envs.sandbox.stream import SandboxStream
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,14 @@ def _kill_stuck(folder: Path) -> list[int]:
     return killed
 
 
+def _copy_tree(source: Path, target: Path) -> None:
+    """With modes, times, links and odd names as they are; shares blocks where the file system can. Raises OSError."""
+    words = ["cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{source} could not be copied: {done.stderr.strip()[:500]}")
+
+
 class EmbeddedSandbox(ChannelledSandbox):
     def __init__(self, backend: EmbeddedBackend, sandbox_id: str, spec: SandboxSpec, folder: Path) -> None:
         super().__init__(sandbox_id, spec)
@@ -92,6 +100,8 @@ class EmbeddedSandbox(ChannelledSandbox):
     async def _start(self, etc: Path) -> None:
         work = self.folder / "work"
         work.mkdir(parents=True)
+        if self.spec.state:
+            await asyncio.to_thread(_copy_tree, Path(self.spec.state), work)
         self.group = await asyncio.to_thread(make_group, self.sandbox_id, self.spec.limits)
         # The shell enters the control groups itself, so that no process of the sandbox is ever outside.
         enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
@@ -219,19 +229,56 @@ class EmbeddedBackend(SandboxBackend):
     def forget(self, sandbox: EmbeddedSandbox) -> None:
         self._live.discard(sandbox)
 
+    async def keep_state(self, sandbox: Sandbox) -> str:
+        if not isinstance(sandbox, EmbeddedSandbox):
+            raise TypeError(f"{type(sandbox).__name__} is no sandbox of the embedded backend")
+        state = self._folder() / f"state-{next(_serial)}"
+        state.mkdir()
+        try:
+            await asyncio.to_thread(_copy_tree, sandbox.folder / "work", state)
+        except OSError as error:
+            raise SandboxError(f"the state of sandbox {sandbox.sandbox_id} could not be kept: {error}") from error
+        return str(state)
+
+    async def drop_state(self, state: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, state, True)
+
+    async def survey(self) -> list[Found]:
+        return await asyncio.to_thread(self._survey)
+
+    def _survey(self) -> list[Found]:
+        """A folder of a driver holds its sandboxes' files; a control group is one sandbox's."""
+        found = []
+        for folder in self._temp.glob(f"{_PREFIX}*"):
+            owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+            try:
+                note = f"{sum(1 for each in folder.iterdir() if each.name.isdigit())} sandboxes"
+                made_at = folder.stat().st_mtime
+            except PermissionError:
+                note, made_at = "another user's", None
+            except FileNotFoundError:  # its driver has just removed it
+                continue
+            found.append(Found("folder", str(folder), standing(owner, None), owner, made_at=made_at, note=note))
+        for folder in leftover_groups():
+            owner = folder.name.rpartition("-")[0].rpartition("-")[0]
+            found.append(Found("control group", str(folder), standing(owner, None), owner))
+        return found
+
     async def reap(self) -> list[str]:
         return await asyncio.to_thread(self._reap)
 
     def _reap(self) -> list[str]:
         removed = []
-        for folder in self._temp.glob(f"{_PREFIX}*"):
-            if owner_alive(folder.name.removeprefix(_PREFIX).rpartition("-")[0]) is False:
-                removed += [f"process {pid}" for pid in _kill_stuck(folder)]
-                shutil.rmtree(folder, ignore_errors=True)
-                removed.append(str(folder))
-        for folder in leftover_groups():
-            if owner_alive(folder.name.rpartition("-")[0].rpartition("-")[0]) is False and remove_leftover(folder):
-                removed.append(str(folder))
+        for found in self._survey():
+            path = Path(found.name)
+            if found.standing != "abandoned":
+                continue
+            if found.kind == "folder":
+                removed += [f"process {pid}" for pid in _kill_stuck(path)]
+                shutil.rmtree(path, ignore_errors=True)
+                removed.append(found.name)
+            elif remove_leftover(path):
+                removed.append(found.name)
         return removed
 
     async def close(self) -> None:

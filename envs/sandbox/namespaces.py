@@ -21,25 +21,42 @@ from envs.sandbox.contract import BackendUnavailable, SandboxSpec
 HOME = "/root"
 
 
+_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+_OLDEST_PYTHON = (3, 9)
+
+
 @cache
 def python_prefix() -> Path | None:
-    """This Python's installation when it lies outside /usr; it is then shown inside, read-only."""
+    """This Python's installation, shown inside read-only where /usr has no recent python3 of its own. What users have
+    installed beside their Python (packages, start-up hooks that cost more than a test run) otherwise stays outside."""
     prefix = Path(sys.base_prefix).resolve()
+    own = shutil.which("python3", path=_SYSTEM_PATH)
+    if own is not None and Path(own).resolve().is_relative_to("/usr"):
+        test = f"import sys, unittest; sys.exit(sys.version_info < {_OLDEST_PYTHON})"
+        if subprocess.run([own, "-I", "-c", test], capture_output=True).returncode == 0:
+            return None
     return None if prefix.is_relative_to("/usr") else prefix
 
 
 def inner_path() -> str:
     prefix = python_prefix()
-    return (f"{prefix}/bin:" if prefix else "") + "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    return (f"{prefix}/bin:" if prefix else "") + f"{_SYSTEM_PATH}:/usr/sbin:/sbin"
 
 
 def write_etc(folder: Path) -> None:
-    """The few files of /etc that programs ask for."""
+    """The sandbox's /etc: the few files that programs ask for, and this machine's linker cache and alternatives, which
+    /usr refers to. One folder, so that one mount shows it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
     (folder / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (folder / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost\n")
     (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+    for name in ("ld.so.cache", "ld.so.conf"):
+        if Path("/etc", name).is_file():
+            shutil.copy(Path("/etc", name), folder / name)
+    for name in ("ld.so.conf.d", "alternatives"):
+        if Path("/etc", name).is_dir():
+            shutil.copytree(Path("/etc", name), folder / name, symlinks=True, dirs_exist_ok=True)
 
 
 def _tree() -> list[tuple[str, Path]]:
@@ -72,10 +89,7 @@ def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     for how, path in _tree():
         words += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
     words += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", HOME, "--dir", "/run", "--dir", "/var/tmp"]
-    for file in sorted(etc.iterdir()):
-        words += ["--ro-bind", str(file), f"/etc/{file.name}"]
-    for name in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"):
-        words += ["--ro-bind-try", name, name]
+    words += ["--ro-bind", str(etc), "/etc"]
     if prefix := python_prefix():
         words += ["--ro-bind", str(prefix), str(prefix)]
     words += ["--proc", "/proc"]

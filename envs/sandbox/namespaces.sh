@@ -29,9 +29,7 @@ done
 space /tmp
 space /root
 mkdir -p "$root/run" "$root/var/tmp" "$root/etc" "$root/dev" "$root/proc"
-cp "$etc"/* "$root/etc/"
-for path in /etc/ld.so.cache /etc/ld.so.conf; do [ ! -e "$path" ] || cp "$path" "$root$path"; done
-for path in /etc/ld.so.conf.d /etc/alternatives; do [ ! -d "$path" ] || cp -RP "$path" "$root$path"; done
+cp -RP "$etc/." "$root/etc/"
 [ "$prefix" = - ] || show "$prefix"
 mount -t tmpfs -o "size=64k,mode=755,nosuid" tmpfs "$root/dev"
 for name in null zero full random urandom tty; do

@@ -7,8 +7,16 @@ no process of that number and start time. Owners seen from elsewhere are judged 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
+
+GRACE_S = 60.0
+"""How long after its deadline a sandbox is left to end by itself."""
+Standing = Literal["in use", "abandoned", "elsewhere"]
+"""elsewhere: of another machine, boot or process namespace; its deadline decides."""
 
 
 @cache
@@ -43,3 +51,33 @@ def owner_alive(owner: str) -> bool | None:
     if not pid.isdigit() or not place or place != _place() or place == "unknown":
         return None
     return _start_time(int(pid)) == start
+
+
+def standing(owner: str, ends_at: float | None) -> Standing:
+    """What may be done with something of `owner` that should be gone at `ends_at` (seconds since the epoch)."""
+    alive = owner_alive(owner)
+    if alive is False or (ends_at is not None and time.time() > ends_at + GRACE_S):
+        return "abandoned"
+    return "in use" if alive else "elsewhere"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something of a sandbox that is on this machine now, whoever made it."""
+
+    kind: Literal["container", "volume", "image", "folder", "control group"]
+    name: str
+    standing: Standing
+    owner: str = ""
+    run: str = ""
+    made_at: float | None = None
+    """Seconds since the epoch; None: not known."""
+    ends_at: float | None = None
+    note: str = ""
+    """Its image, its state: for people."""
+
+    @property
+    def pid(self) -> int | None:
+        """The owner's process number, where that means something here."""
+        head = self.owner.partition("-")[0]
+        return int(head) if head.isdigit() and self.standing != "elsewhere" else None

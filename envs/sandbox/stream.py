@@ -7,6 +7,7 @@ is taken apart here, and what the sandbox's main process says on standard error 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 from envs.sandbox.channel import Channel
@@ -37,6 +38,8 @@ class SandboxStream(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None:
+            with contextlib.suppress(OSError):  # ends it for every duplicate of the socket; it may have ended already
+                self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

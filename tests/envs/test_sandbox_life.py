@@ -61,7 +61,7 @@ def with_words(*words: str) -> list[int]:
 def containers(run_id: str) -> list[dict[str, Any]]:
     import docker
 
-    client = docker.APIClient(version="auto")
+    client = docker.from_env().api
     try:
         return client.containers(all=True, filters={"label": f"sao.run={run_id}"})
     finally:
@@ -157,7 +157,7 @@ def test_owner() -> None:
 def test_docker_reaps_what_dead_owners_left() -> None:
     import docker
 
-    client = docker.APIClient(version="auto")
+    client = docker.from_env().api
     pid, _, place = owner_id().split("-")
     run_id = f"reap-{time.time_ns()}"
 
@@ -199,7 +199,7 @@ def test_docker_settings() -> None:
     async def main() -> None:
         backend = make("docker", "settings")
         async with await backend.start(spec(pids=33, cpus=0.5, labels={"mine": "x"}, deadline_s=600)) as box:
-            client = docker.APIClient(version="auto")
+            client = docker.from_env().api
             facts = client.inspect_container(box.sandbox_id)
             host = facts["HostConfig"]
             assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("none", True, True)
@@ -237,7 +237,7 @@ def test_docker_image_without_a_shell() -> None:
 
     from envs.sandbox import StartFailed
 
-    client = docker.APIClient(version="auto")
+    client = docker.from_env().api
     client.import_image_from_data(b"\0" * 10240, repository="sao-test-empty", tag="latest")
 
     async def main() -> None:
