@@ -73,8 +73,8 @@ def open_tracker(name: str, folder: Path, run: str, settings: Mapping[str, Any])
         return _RunTracker(name, folder, run, settings)
     except ImportError as error:
         raise MetricsError(
-            f"the tracker {name!r} is not installed ({error}): `uv pip install {name}` in the project's environment, "
-            "or take it out of train.trackers. metrics.jsonl is written in any case"
+            f"the tracker {name!r} is not installed ({error}): `EXTRAS=dev,trackers make install` gets it, or take it "
+            "out of train.trackers. metrics.jsonl is written in any case"
         ) from error
 
 

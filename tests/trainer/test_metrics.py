@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -60,5 +61,25 @@ def test_a_tracker_that_is_not_installed_is_said_before_training(
 
     for name in ("trackio", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(MetricsError, match=f"pip install {name}"):
+        with pytest.raises(MetricsError, match="EXTRAS=dev,trackers make install"):
             open_tracker(name, tmp_path, "run", {})
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_real_tracker_takes_the_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each where it is installed (extra `trackers`), offline."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip(name, reason=f"NOT RUN WITH {name}: it is not installed (extra trackers)")
+    tracker = open_tracker(name, tmp_path, "run", {"train": {"steps": 2}})
+    failures: list[str] = []
+    monkeypatch.setattr("trainer.metrics._log.warning", lambda text, *values: failures.append(text % values))
+    writer = MetricsWriter(tmp_path / "metrics.jsonl", [tracker])
+    for step in range(2):
+        writer.write({"step": step, "reward": 0.5, "seconds": {"total": 1.0}, "undefined": None})
+    writer.close()
+    assert failures == []
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
+    wanted = {"tensorboard": r"events\.out", "wandb": r"run-.*\.wandb", "trackio": r"sao\.db"}[name]
+    assert any(re.match(wanted, file) for file in files), files
