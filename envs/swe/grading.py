@@ -23,7 +23,7 @@ from envs.swe.git import AGENT_ENV, RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
 from envs.swe.row import SweRow
 from envs.swe.stage import plain_new_files
-from envs.swe.witness import SOURCE, can_watch, compare
+from envs.swe.witness import SOURCE, can_watch, compare, fetch_note
 from envs.swe.worktree import Changes, Snapshot
 
 _APPLY_TIMEOUT_S = 300.0
@@ -115,7 +115,7 @@ class Evaluation:
         result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV)
         run = _read_run(row, result, time.monotonic() - started, timeout_s)
         if self.note and not run.reason:
-            compare(run.parsed, await _get(sandbox, self.note))
+            compare(run.parsed, await fetch_note(sandbox, self.note))
         return run
 
 
@@ -156,13 +156,6 @@ async def diff_and_test(
     if tests is None:
         return diff, await run_tests(sandbox, row, diff.patch, timeout_s=timeout_s)
     return diff, await evaluation.run(sandbox, row, timeout_s=timeout_s)
-
-
-async def _get(sandbox: Sandbox, path: str) -> bytes:
-    try:
-        return await sandbox.get(path, max_bytes=1 << 20)
-    except (OSError, ValueError):  # not there, or grown beyond what a note can be: the verdict is the caller's
-        return b""
 
 
 def whole(patch: bytes) -> bytes:
