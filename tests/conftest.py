@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from data.task import Task
+    from envs.sandbox import SandboxBackend
 
 BASE_IMAGE = "sao-base:latest"
 
@@ -32,3 +38,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("SAO_REQUIRE_DOCKER") == "1":
             pytest.fail(f"SAO_REQUIRE_DOCKER=1, but {reason}", pytrace=False)
         pytest.skip(f"DOCKER TEST NOT RUN: {reason}")
+
+
+@pytest.fixture(scope="session")
+def real_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows file of a real project: more-itertools with one fix taken back. Needs the package index once."""
+    from data import real_task
+    from envs.swe.packing import pack_task
+    from tests.envs.swe_support import run
+
+    cache_folder = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
+    try:
+        archive = real_task.download(cache_folder)
+    except real_task.DownloadFailed as error:
+        pytest.skip(f"REAL TASK NOT RUN: {error}")
+    folder = tmp_path_factory.mktemp("real")
+    repository = real_task.build_repository(archive, folder / "more-itertools")
+    assert repository.base == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
+
+    async def make(backend: SandboxBackend) -> None:
+        _, lists = await pack_task(
+            repository.folder,
+            base=repository.base,
+            fix=real_task.PATCH,
+            tests=real_task.TESTS,
+            test_command=real_task.TEST_COMMAND,
+            problem_statement=real_task.PROBLEM,
+            out=folder / "out" / "rows.jsonl",
+            backend=backend,
+            instance_id=real_task.INSTANCE_ID,
+        )
+        assert lists.fail_to_pass == ("tests.test_more.LastTests.test_reversed_is_none",)
+        assert len(lists.pass_to_pass) == 14
+
+    run(make)
+    return folder / "out" / "rows.jsonl"
+
+
+@pytest.fixture
+def real(real_rows: Path) -> Task:
+    from data.loaders import load_tasks
+
+    return load_tasks("real", "test", real_rows)[0]

@@ -10,46 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from data import real_task
 from data.loaders import load_tasks
 from data.task import Task
 from envs.environment import Grade
 from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, grade_patch, read_row, validate
-from envs.swe.packing import pack_task
 from tests.envs.swe_support import call, run
 
 DATA = Path(os.environ.get("SAO_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
-
-
-@pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    cache = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
-    try:
-        archive = real_task.download(cache)
-    except real_task.DownloadFailed as error:
-        pytest.skip(f"REAL TASK NOT RUN: {error}")
-    folder = tmp_path_factory.mktemp("real")
-    repository = real_task.build_repository(archive, folder / "more-itertools")
-    assert repository.base == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
-
-    async def make(backend: SandboxBackend) -> None:
-        _, lists = await pack_task(
-            repository.folder,
-            base=repository.base,
-            fix=real_task.PATCH,
-            tests=real_task.TESTS,
-            test_command=real_task.TEST_COMMAND,
-            problem_statement=real_task.PROBLEM,
-            out=folder / "out" / "rows.jsonl",
-            backend=backend,
-            instance_id=real_task.INSTANCE_ID,
-        )
-        assert lists.fail_to_pass == ("tests.test_more.LastTests.test_reversed_is_none",)
-        assert len(lists.pass_to_pass) == 14
-
-    run(make)
-    return load_tasks("real", "test", folder / "out" / "rows.jsonl")[0]
 
 
 async def fix_by_tools(task: Task, backend: SandboxBackend, new: str) -> Grade:
