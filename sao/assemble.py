@@ -24,6 +24,7 @@ from envs.blind import BlindEnvironment
 from envs.environment import Environment
 from envs.sandbox import SandboxBackend, SandboxLimits, make_backend
 from envs.sandbox.docker_backend import DockerBackend
+from envs.sandbox.pool import PoolSettings, SandboxPool
 from envs.swe import SWEEnvironment, SweLimits
 from envs.swe.row import BASE_IMAGE
 from envs.tools.toolset import ToolLimits, ToolSet
@@ -110,14 +111,29 @@ def policy_of(config: Config, parts: Parts) -> EmbeddedPolicy:
 
 
 async def backend_of(config: Config, run_id: str, kind: str | None = None) -> SandboxBackend:
-    """A backend that answered. `auto` without the base image takes the embedded one. Raises BackendUnavailable."""
-    kind = kind or config.sandbox.backend
-    backend = await asyncio.to_thread(make_backend, kind, run_id)
+    """A backend that answered, behind its warm pool. `auto` without the base image takes the embedded one.
+
+    Raises BackendUnavailable."""
+    settings = config.sandbox
+    kind = kind or settings.backend
+    backend = await asyncio.to_thread(
+        make_backend, kind, run_id, starts_at_once=settings.starts_at_once, runtime=settings.runtime
+    )
     if kind == "auto" and isinstance(backend, DockerBackend) and not await _has_base_image(backend):
         await backend.close()
         log.warning("a Docker engine answers but %s is missing: `make image` makes it", BASE_IMAGE)
         backend = await asyncio.to_thread(make_backend, "embedded", run_id)
-    return backend
+    pool = pool_settings(config, backend)
+    return SandboxPool(backend, pool) if pool.ready else backend
+
+
+def pool_settings(config: Config, backend: SandboxBackend) -> PoolSettings:
+    """An embedded sandbox starts about as fast as a ready one is looked after, so there the pool is off by default."""
+    pool = config.sandbox.pool
+    ready = pool.ready
+    if ready < 0:
+        ready = min(16, max(2, config.rollout.concurrency // 2)) if backend.name == "docker" else 0
+    return PoolSettings(ready=ready, warm_after=pool.warm_after, idle_s=pool.idle_s)
 
 
 async def _has_base_image(backend: DockerBackend) -> bool:

@@ -54,6 +54,17 @@ class AgentConfig(Section):
     """Control: hide every observation from the policy. Trained equally, it shows what needs no reading."""
 
 
+class PoolConfig(Section):
+    """Ready sandboxes, so that an episode need not wait for a start (envs/sandbox/pool.py)."""
+
+    ready: int = Field(-1, ge=-1)
+    """Sandboxes kept ready in all; 0: none; -1: with Docker half the episodes at once (2 to 16), else none."""
+    warm_after: int = Field(3, ge=1)
+    """A kind of sandbox (image, limits) is kept ready once it was asked for so often."""
+    idle_s: float = Field(60.0, gt=0)
+    """Seconds without demand after which a kind's ready sandboxes are closed."""
+
+
 class SandboxConfig(Section):
     backend: Literal["auto", "docker", "embedded"] = "auto"
     """auto takes Docker where an engine answers, else the embedded sandbox, and says so."""
@@ -65,6 +76,11 @@ class SandboxConfig(Section):
     """Processes and threads a sandbox may have at once."""
     grade_timeout_s: float = Field(300.0, gt=0)
     """Seconds that the hidden tests may take."""
+    starts_at_once: int = Field(0, ge=0)
+    """Docker containers started at once; 0: as many as suit this machine. More only makes the engine slower."""
+    runtime: str = ""
+    """An OCI runtime of the Docker engine, e.g. runsc (gVisor) for hostile code; empty: the engine's own."""
+    pool: PoolConfig = PoolConfig()
 
 
 class RolloutConfig(Section):

@@ -144,7 +144,7 @@ class Channel:
         self, spec: SandboxSpec, write: Callable[[bytes], None], diagnose: Callable[[], Awaitable[SandboxError]]
     ) -> None:
         self.nonce = secrets.token_hex(8)
-        self._spec = spec
+        self.spec = spec
         self._write = write
         self._diagnose = diagnose
         self._lock = asyncio.Lock()
@@ -271,7 +271,7 @@ class Channel:
     async def _run(self, command: str, timeout_s: float, cwd: str, prelude: str) -> ExecResult | None:
         """None: the command was not started, since what earlier ones left running fills the process table; it is clear
         now."""
-        cap = self._spec.limits.output_bytes
+        cap = self.spec.limits.output_bytes
         reads = max(1, cap // 2 // BLOCK)
         request = self._request = _Request(self._next())
         started = time.monotonic()

@@ -52,6 +52,13 @@ class ChannelledSandbox(Sandbox):
     async def _diagnose(self) -> SandboxError:
         """Why the channel broke: SandboxDead or OutOfMemory."""
 
+    @property
+    def alive(self) -> bool:
+        return not self.channel.dead
+
+    def adopt(self, spec: SandboxSpec) -> None:
+        self.spec = self.channel.spec = spec
+
     async def exec(
         self,
         command: str,

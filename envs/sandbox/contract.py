@@ -120,6 +120,15 @@ class Sandbox(abc.ABC):
     async def get(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
         """Read a regular file. Raises FileNotFoundError, IsADirectoryError, ValueError when larger than max_bytes."""
 
+    @property
+    @abc.abstractmethod
+    def alive(self) -> bool:
+        """False once it is known to have ended. Asks nobody."""
+
+    @abc.abstractmethod
+    def adopt(self, spec: SandboxSpec) -> None:
+        """Serve `spec` from now on, which differs from its own in labels, deadline and the cap of outputs only."""
+
     @abc.abstractmethod
     async def close(self) -> None:
         """Kill and remove everything. Never raises for a sandbox that is already gone; may be called twice."""
