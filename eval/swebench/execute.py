@@ -1,0 +1,165 @@
+"""One evaluation run in a fresh sandbox: the patch goes on as the official harness puts it on, the eval script runs,
+the log comes back.
+
+Promises: the ladder of ways to apply a patch is the official one, and which rung held is told; the tests see the
+image's own environment, not the sandbox's additions; the log is text that the package can read, whatever bytes were
+printed; a time-out leaves no process behind. The witness (envs.swe.witness) notes beside the log what the test runner
+itself counted; it changes nothing that the runner does.
+
+This is not `envs.swe.grading.run_tests`: that one puts bytes on a pristine tree and is stricter; published numbers are
+made with the harness's own ladder on the image's tree as it stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import secrets
+from dataclasses import dataclass, field
+
+from envs.environment import EnvironmentFault
+from envs.sandbox.channelled import BASE_ENV
+from envs.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from envs.swe.diff import pack_files
+from envs.swe.git import quote, run_script
+from envs.swe.grading import whole
+from envs.swe.repository import provide
+from envs.swe.witness import SOURCE, fetch_note
+from eval.swebench.rows import HarnessRow
+
+LADDER = (
+    "git apply --verbose",
+    "git apply --verbose --3way",
+    "git apply --verbose --reject",
+    "patch --batch --forward --fuzz=5 -p1 -i",
+)
+"""swebench 5's GIT_APPLY_CMDS; a test compares them."""
+_ALREADY_ON, _DOES_NOT_APPLY, _NO_REPOSITORY = 10, 21, 22
+_APPLY_TIMEOUT_S = 300.0
+
+_APPLY = (
+    f'cd "$D" || exit {_NO_REPOSITORY}\nL="$W/apply.log"; : >"$L"\n'
+    + "\n".join(
+        ('{ git checkout -- . ; git clean -fd; } >>"$L" 2>&1\n' if rung else "")
+        + f'echo "$ {way}" >>"$L"; {way} "$W/patch.diff" >>"$L" 2>&1 && exit {rung}'
+        for rung, way in enumerate(LADDER)
+    )
+    + f"""
+git apply --check --reverse "$W/patch.diff" >>"$L" 2>&1 && exit {_ALREADY_ON}
+tail -c 3000 "$L"; exit {_DOES_NOT_APPLY}
+"""
+)
+_RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:unittest|pytest)\b")
+# These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
+_UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
+_OUTPUT = re.compile(r"^: '>>>>> Start Test Output'\n(.*?)^: '>>>>> End Test Output'", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class EvalLimits:
+    timeout_s: float = 1800.0
+    """For the eval script, as in the official harness; a row's own eval_timeout_s wins."""
+    memory_bytes: int = 8 << 30
+    cpus: float = 2.0
+    pids: int = 4096
+    nofile: int = 4096
+    disk_bytes: int = 32 << 30
+    log_bytes: int = 64 << 20
+    """Head and tail of a longer log are kept; that is a finding."""
+
+
+@dataclass(frozen=True)
+class EvalRun:
+    """`log` is what goes to the package. `applied` names the rung of the ladder, empty when the patch is not on."""
+
+    log: str
+    applied: str = ""
+    why_not: str = ""
+    """The end of what git and patch said, when the patch is not on."""
+    exit_code: int = 0
+    seconds: float = 0.0
+    timed_out: bool = False
+    lost_bytes: int = 0
+    """Bytes missing from the log's middle."""
+    strange_bytes: int = 0
+    """Bytes that are no UTF-8, replaced in `log`."""
+    watched: bool = False
+    note: bytes = field(default=b"", repr=False)
+    """What the witness noted; see envs.swe.witness."""
+
+
+def spec(row: HarnessRow, limits: EvalLimits) -> SandboxSpec:
+    box = SandboxLimits(
+        memory_bytes=limits.memory_bytes,
+        cpus=limits.cpus,
+        pids=limits.pids,
+        nofile=limits.nofile,
+        disk_bytes=limits.disk_bytes,
+        output_bytes=limits.log_bytes,
+    )
+    deadline = timeout_of(row, limits) + 3 * _APPLY_TIMEOUT_S
+    return SandboxSpec(
+        image=row.swe.image,
+        workdir=row.swe.repo_dir,
+        limits=box,
+        deadline_s=deadline,
+        labels={"task": row.instance_id},
+    )
+
+
+def timeout_of(row: HarnessRow, limits: EvalLimits) -> float:
+    return row.swe.eval_timeout_s or limits.timeout_s
+
+
+def can_watch(script: str) -> bool:
+    """The eval script starts a runner that the witness knows, in a Python that it reaches."""
+    found = _OUTPUT.search(script)
+    command = found[1] if found else script
+    return _RUNNER.search(command) is not None and _UNWATCHABLE.search(script) is None
+
+
+async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes, limits: EvalLimits) -> EvalRun:
+    """`sandbox` is fresh, from `spec`. Raises SandboxError, EnvironmentFault."""
+    if row.swe.files is not None or row.swe.bundle is not None:
+        await provide(sandbox, row.swe)
+    folder = f"/tmp/.driver-{secrets.token_hex(8)}"
+    note = f"{folder}/{secrets.token_hex(8)}"
+    files = {"patch.diff": whole(patch), "eval.sh": script.encode("utf-8", "surrogateescape")}
+    watched = can_watch(script)
+    if watched:
+        files["start/sitecustomize.py"] = SOURCE.encode()
+    await sandbox.put_tar(folder, pack_files(files))
+    applied = "nothing to apply"
+    if patch:
+        put_on = await run_script(
+            sandbox, f"D={quote(row.swe.repo_dir)} W={folder}\n{_APPLY}", timeout_s=_APPLY_TIMEOUT_S
+        )
+        if put_on.exit_code == _DOES_NOT_APPLY:
+            return EvalRun("", why_not=put_on.text.strip()[-2000:], exit_code=put_on.exit_code)
+        ways = {**dict(enumerate(LADDER)), _ALREADY_ON: "already on"}
+        if put_on.timed_out or put_on.exit_code not in ways:
+            raise EnvironmentFault(f"{row.instance_id}: the patch could not be put on: {put_on.text.strip()[-1500:]}")
+        applied = ways[put_on.exit_code]
+    clean = " ".join(f"-u {name}" for name in BASE_ENV if name != "HOME")
+    start = f"PYTHONPATH={folder}/start${{PYTHONPATH:+:$PYTHONPATH}} SAO_NOTE={note} " if watched else ""
+    command = f"env {clean} {start}bash {folder}/eval.sh 2>&1"
+    limit = timeout_of(row, limits)
+    result = await sandbox.exec(command, timeout_s=limit, cwd=row.swe.repo_dir)
+    run = _read(result, limit)
+    noted = await fetch_note(sandbox, note) if watched and not result.timed_out else b""
+    return dataclasses.replace(run, applied=applied, watched=watched, note=noted)
+
+
+def _read(result: ExecResult, limit: float) -> EvalRun:
+    log = result.output.decode("utf-8", "replace")
+    strange = log.count("\ufffd") - result.output.count("\ufffd".encode())
+    if result.timed_out:
+        log += f"\n\nTimeout error: {limit:g} seconds exceeded."
+    return EvalRun(
+        log,
+        exit_code=result.exit_code,
+        seconds=result.duration_s,
+        timed_out=result.timed_out,
+        lost_bytes=result.truncated,
+        strange_bytes=max(0, strange),
+    )

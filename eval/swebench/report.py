@@ -1,0 +1,83 @@
+"""The run's summary: the official fields (schema 2), and ours beside them.
+
+Promises: total = resolved + unresolved + error + empty + incomplete; the score's denominator is the whole task set, as
+the benchmark counts; coverage says for how many instances the verdict is about the model; findings are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from eval.statistics import wilson_interval
+from eval.swebench.outcome import Graded, Verdict
+from eval.swebench.predictions import Prediction
+from eval.swebench.rows import HarnessRow
+
+
+def run_report(
+    rows: Sequence[HarnessRow], predictions: Mapping[str, Prediction], graded: Mapping[str, Graded], **facts: Any
+) -> dict[str, Any]:
+    """`graded`: what this run has verdicts for; `facts` (harness version, backend, ...) are added as they are."""
+    known = [row.instance_id for row in rows]
+    by: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+    for name in known:
+        if name in graded:
+            by[graded[name].verdict].append(name)
+    incomplete = [name for name in known if name not in graded]
+    infra = [name for name, each in graded.items() if not each.about_model]
+    suspicious = {name: [str(one) for one in each.suspicious] for name, each in graded.items() if each.suspicious}
+    resolved, total = len(by[Verdict.RESOLVED]), len(known)
+    completed = [*by[Verdict.RESOLVED], *by[Verdict.UNRESOLVED]]
+    reasons = {name: each.failure_reason for name, each in graded.items() if each.failure_reason}
+    environment = sorted(name for name in reasons if graded[name].failure_tier == "environment")
+    ambiguous = sorted(set(reasons) - set(environment))
+    official = {
+        "total_instances": total,
+        "submitted_instances": len(predictions),
+        "completed_instances": len(completed),
+        "resolved_instances": resolved,
+        "unresolved_instances": len(by[Verdict.UNRESOLVED]),
+        "infra_failure_instances": len(environment),
+        "ambiguous_failure_instances": len(ambiguous),
+        "empty_patch_instances": len(by[Verdict.EMPTY]),
+        "error_instances": len(by[Verdict.ERROR]),
+        "completed_ids": sorted(completed),
+        "incomplete_ids": sorted(incomplete),
+        "empty_patch_ids": sorted(by[Verdict.EMPTY]),
+        "submitted_ids": sorted(predictions),
+        "resolved_ids": sorted(by[Verdict.RESOLVED]),
+        "unresolved_ids": sorted(by[Verdict.UNRESOLVED]),
+        "infra_failure_ids": environment,
+        "ambiguous_failure_ids": ambiguous,
+        "failure_reasons": dict(sorted(reasons.items())),
+        "error_ids": sorted(by[Verdict.ERROR]),
+        "schema_version": 2,
+    }
+    covered = total - len(incomplete) - len(infra)
+    ours = {
+        "score": resolved / total if total else 0.0,
+        "wilson_95": list(wilson_interval(resolved, total)),
+        "coverage": covered / total if total else 0.0,
+        "score_of_covered": resolved / covered if covered else 0.0,
+        "errors_by_kind": dict(Counter(str(each.error) for each in graded.values() if each.error)),
+        "suspicious_instances": len(suspicious),
+        "suspicious_ids": sorted(suspicious),
+        "resolved_and_suspicious_ids": sorted(set(suspicious) & set(by[Verdict.RESOLVED])),
+        "findings": dict(sorted(suspicious.items())),
+        "disagreement_ids": sorted(name for name, each in graded.items() if not each.agrees),
+        "unknown_ids": unknown_ids(known, predictions),
+    }
+    return {**official, **ours, **facts}
+
+
+def unknown_ids(known: Collection[str], predictions: Mapping[str, Prediction]) -> list[str]:
+    """Predictions for instances that are not in the task set: not graded, but said."""
+    return sorted(set(predictions) - set(known))
+
+
+def scores(rows: Sequence[HarnessRow], graded: Mapping[str, Graded], name: str) -> dict[str, Any]:
+    """For `sao eval compare`: 1 or 0 an instance, null where there is no verdict about the model."""
+    by_id = {row.instance_id: graded[row.instance_id].score if row.instance_id in graded else None for row in rows}
+    return {"suite": "swebench", "name": name, "scores": by_id}
