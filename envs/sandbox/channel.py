@@ -9,15 +9,18 @@ A request is one line, `<nonce> <verb> <quoted arguments>`; `put` and `untar` ar
 a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
 
     R             the channel is up
-    A             the command's shell is about to start
+    A             the command is about to start
     B [pid]       output begins (pid: the filter process that passes it on)
     E code [text] output ends here; what follows comes from background children
     D code, X     the command's shell has ended / the runner is idle; seen also when E is lost on the way.
-                  `X nofork`: a process of the channel could not be started
+                  `X nofork`: a process of the channel could not be started, or the waiting shell is gone
     T, Z count    the raw bytes from here on are the output's tail; `count` bytes went into the filter since T
     C             the filter passes nothing on any more
     S pids        stop: what was still in the process table (killed); empty is the proof
     F how         flush: 1 ended the filter's reader, 0 it was busy, gone
+
+A command is two requests. `prepare` starts its shell and filter, which wait; it is sent when the command before it is
+over, so that nothing has to be started while somebody waits for `command`. The cap of the output goes with it.
 
 The nonce is random for each sandbox: output cannot imitate a frame by accident.
 """
@@ -43,7 +46,6 @@ FLUSH_AFTER_S = 0.1
 ANSWER_S = 10.0
 STOP_LIMIT_S = 20.0
 MAX_COMMAND = 1 << 20
-PART = 30_000
 TIMED_OUT_CODE = 124
 LOST = b"\nsh: the sandbox's process table is full: output is lost, and everything that ran was killed\n"
 
@@ -68,6 +70,7 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str = "") -> bytes:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     values = {
         "NONCE": nonce,
+        "RS": chr(RS),
         "NOFILE": str(spec.limits.nofile),
         "LIMITS": limits,
         "WORKDIR": quote(spec.workdir),
@@ -79,12 +82,12 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str = "") -> bytes:
 class _Request:
     """What has come back for one request. `size` counts raw bytes since T, frames of this request included."""
 
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
+    def __init__(self, seq: int, cap: int = 0) -> None:
+        self.seq, self.cap = seq, cap
         self.head = bytearray()
         self.tail = bytearray()
         self.begun = self.in_tail = self.ended = self.exited = self.closed = False
-        self.started = self.nofork = False
+        self.started = self.nofork = self.over = False
         self.size = self.total = 0
         self.code: int | None = None
         self.words: list[str] = []
@@ -111,7 +114,7 @@ class _Request:
         elif kind == "D":
             self.exited, self.code = True, int(words[0])
         elif kind == "X":
-            self.exited, self.nofork = True, bool(words)
+            self.exited, self.over, self.nofork = True, True, bool(words)
         elif kind == "T":
             self.in_tail = True
         elif kind in "ZC":
@@ -122,7 +125,8 @@ class _Request:
     def complete(self) -> bool:
         return (self.ended and not self.in_tail) or (self.closed and (self.ended or self.exited))
 
-    def result(self, cap: int, seconds: float, timed_out: bool) -> ExecResult:
+    def result(self, seconds: float, timed_out: bool) -> ExecResult:
+        cap = self.cap
         missing = max(0, self.total - self.size) if self.in_tail else 0
         head, tail = bytes(self.head), bytes(self.tail)
         excess = len(head) + len(tail) - cap
@@ -151,12 +155,15 @@ class Channel:
         self._tick = asyncio.Event()
         self._seq = 0
         self._request: _Request | None = None
+        """The one whose output the raw bytes are."""
+        self._prepared: _Request | None = None
+        """The next command's: its shell and filter wait."""
         self._answers: dict[int, tuple[str, list[str]]] = {}
         self._buffer = bytearray()
         self._prefix = b"\x1e" + self.nonce.encode() + b" "
         self._pattern = re.compile(re.escape(self._prefix) + rb"(\d+) ([A-Z])([^\n\x1e]*)\n")
-        self._filter: tuple[int, str] | None = None
-        """(seq, pid) of the filter that may still pass output on."""
+        self._filters: dict[int, str] = {}
+        """By seq, the process number of each filter that may still pass output on."""
         self._dirty = False
         self.up = False
         self.dead = False
@@ -199,11 +206,12 @@ class Channel:
             self._answers[seq] = (kind, words)
         else:
             if kind == "B" and words:
-                self._filter = (seq, words[0])
-            elif kind in "ZC" and self._filter is not None and self._filter[0] == seq:
-                self._filter = None
-            if self._request is not None and self._request.seq == seq:
-                self._request.frame(kind, words, length)
+                self._filters[seq] = words[0]
+            elif kind in "ZC":
+                self._filters.pop(seq, None)
+            for request in (self._request, self._prepared):
+                if request is not None and request.seq == seq:
+                    request.frame(kind, words, length)
         self._tick.set()
 
     def lost(self) -> None:
@@ -251,8 +259,11 @@ class Channel:
     async def ready(self, seconds: float) -> None:
         if not await self._until(lambda: self.up, seconds):
             raise self._broken(f"it did not come up within {seconds:g} s")
+        self._prepare()
 
-    async def run(self, command: str, *, timeout_s: float, cwd: str, env: Mapping[str, str]) -> ExecResult:
+    async def run(
+        self, command: str, *, timeout_s: float, cwd: str, env: Mapping[str, str], last: bool = False
+    ) -> ExecResult:
         """One command in its own session; see the contract's exec."""
         if "\0" in command:
             return ExecResult(b"sh: a command cannot hold a NUL byte\n", 126, 0.0)
@@ -266,28 +277,40 @@ class Channel:
                 result = await self._run(command, timeout_s, cwd, prelude)
             if result is None:
                 raise self._broken("no process could be started although everything else was killed")
+            if not last:
+                self._prepare()
             return result
+
+    def _prepare(self) -> _Request:
+        cap = self.spec.limits.output_bytes
+        reads = max(1, cap // 2 // BLOCK)
+        self._prepared = _Request(self._next(), cap)
+        # 64: room for the E frame
+        self._send("prepare", str(self._prepared.seq), str(reads), str(max(1, cap - reads * BLOCK) + 64))
+        return self._prepared
 
     async def _run(self, command: str, timeout_s: float, cwd: str, prelude: str) -> ExecResult | None:
         """None: the command was not started, since what earlier ones left running fills the process table; it is clear
         now."""
-        cap = self.spec.limits.output_bytes
-        reads = max(1, cap // 2 // BLOCK)
-        request = self._request = _Request(self._next())
+        request = self._prepared
+        if request is not None and request.cap != self.spec.limits.output_bytes and not request.exited:
+            self._send("command", str(request.seq), "exit")
+        if request is None or request.exited or request.cap != self.spec.limits.output_bytes:
+            request = self._prepare()
+        self._request, self._prepared = request, None
         started = time.monotonic()
         self._dirty = True
-        # One argument of a program may have 128 KiB; a longer command is put together again inside.
-        parts = [command[at : at + PART] for at in range(0, len(command), PART)] or [""]
-        sizes = (str(request.seq), str(reads), str(max(1, cap - reads * BLOCK) + 64))  # 64: room for the E frame
-        self._send("run", *sizes, *map(quote, (cwd, prelude, *parts)))
+        begin = f"printf '\\036{self.nonce} {request.seq} A\\n' >&3;exec 3>&- </dev/null;cd -- {quote(cwd)}||exit 126;"
+        body = f'{begin}{prelude}set -- {quote(command)};unset sao_nl sao_c;eval "set --;$1"'
+        self._send("command", str(request.seq), body)
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
         whole = timed_out or await self._collect(request)
         if timed_out or not (whole and request.started):
-            await self._stop()
+            await self._stop(request)
         self._dirty = False
         if not (timed_out or request.started):
             return None
-        result = request.result(cap, time.monotonic() - started, timed_out)
+        result = request.result(time.monotonic() - started, timed_out)
         return result if whole else replace(result, output=result.output + LOST, exit_code=request.code or 126)
 
     async def _collect(self, request: _Request) -> bool:
@@ -303,41 +326,51 @@ class Channel:
             if not request.begun:  # on a busy machine the filter may not have had its turn yet
                 if now > force_at + ANSWER_S:
                     return False
-            elif await self._flush(force=now > force_at) == "gone":
+            elif await self._flush(request.seq, force=now > force_at) == "gone":
                 return request.complete  # a filter says C before it goes
         return True
 
-    async def _flush(self, *, force: bool) -> str:
-        if self._filter is None:
+    async def _flush(self, seq: int, *, force: bool) -> str:
+        if seq not in self._filters:
             return "gone"
-        return (await self._answer("flush", self._filter[1], str(int(force))))[0]
+        return (await self._answer("flush", self._filters[seq], str(int(force))))[0]
 
     async def _settle(self) -> None:
         """Before a request: nothing of a cancelled one runs on, and no earlier filter may still write to us."""
         if self.dead:
             raise await self._diagnose()
-        if self._dirty:
-            await self._stop()
+        if self._dirty and self._request is not None:
+            await self._stop(self._request)
             self._dirty = False
-        if self._filter is None or await self._until(lambda: self._filter is None, 0.003):
+        waiting = self._prepared.seq if self._prepared else None
+        for seq in [each for each in self._filters if each != waiting]:
+            await self._end_filter(seq)
+
+    async def _end_filter(self, seq: int) -> None:
+        if await self._until(lambda: seq not in self._filters, 0.003):
             return
         for attempt in range(50):
-            if await self._flush(force=attempt > 5) == "gone":
-                self._filter = None
-            if await self._until(lambda: self._filter is None, 0.01):
+            if await self._flush(seq, force=attempt > 5) == "gone":
+                self._filters.pop(seq, None)
+            if await self._until(lambda: seq not in self._filters, 0.01):
                 return
         raise self._broken("an earlier command's output cannot be closed")
 
-    async def _stop(self) -> None:
-        """Kill everything but init and channel; returns when the process table shows nothing else."""
+    async def _stop(self, request: _Request) -> None:
+        """Kill everything but init and channel; returns when the process table shows nothing else and the runner is
+        idle (a machine that is too busy may not have started the command yet)."""
         end = time.monotonic() + STOP_LIMIT_S
         pause = 0.001
-        while left := await self._answer("stop", self._filter[1] if self._filter else "-"):
+        while True:
+            idle = request.over
+            left = await self._answer("stop", *self._filters.values())
+            if idle and not left:
+                break
             if time.monotonic() > end:
                 raise self._broken(f"processes {' '.join(left)} survive every kill")
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
-        self._filter = None
+        self._filters.clear()
 
     # -- files
 

@@ -8,10 +8,11 @@
 #   +- control    reads requests, so it notices the driver's end at once; serves files; stops everything on request
 #   +- runner     runs one command at a time in the foreground (in the background SIGINT would be ignored)
 #   +- lease      ends main at the deadline, whatever became of driver and engine
+#   shell         one a command, in its own session, started before its command is known: it waits for one line
 #   filter        one a command, detached: passes the output on, capped, and afterwards swallows what background
 #                 children still write
 sao_n=@NONCE@
-sao_rs=$(printf '\036')
+sao_rs='@RS@'
 sao_nl='
 '
 exec 3>&1
@@ -20,7 +21,6 @@ umask 022
 ulimit -n @NOFILE@ 2>/dev/null
 ulimit -c 0 2>/dev/null
 @LIMITS@
-# launch COMMAND [NAME ARGUMENT...]
 if command -v setsid >/dev/null 2>&1; then
     launch() { exec setsid sh -c "$@"; }
 else
@@ -28,15 +28,20 @@ else
 fi
 frame() { printf '%s%s %s\n' "$sao_rs" "$sao_n" "$*" >&3; }
 
-# Copy exactly $1 bytes of standard input. GNU head reads no further than asked; others may, so they are tried first.
-case $(printf abcdef | { head -c 3 >/dev/null 2>&1; cat; }) in
-def) take() { head -c "$1"; } ;;
-*) if [ "$(printf abcdef | { dd bs=3 count=1 iflag=fullblock 2>/dev/null >/dev/null; cat; })" = def ]; then
-    take() { dd bs="$1" count=1 iflag=fullblock 2>/dev/null; }
-else
-    take() { dd bs=1 count="$1" 2>/dev/null; }
-fi ;;
-esac
+# choose: define take BYTES, which copies exactly so many of standard input. GNU head reads no further than asked; others
+# may, so they are tried first.
+choose() {
+    choose() { :; }
+    if printf 'abcdef\n' | { head -c 3 >/dev/null 2>&1; read -r r && [ "$r" = def ]; }; then
+        take() { head -c "$1"; }
+    elif printf 'abcdef\n' | { dd bs=3 count=1 iflag=fullblock 2>/dev/null >/dev/null; read -r r && [ "$r" = def ]; }; then
+        take() { dd bs="$1" count=1 iflag=fullblock 2>/dev/null; }
+    else
+        take() { dd bs=1 count="$1" 2>/dev/null; }
+    fi
+}
+# rest: swallow what is left of standard input; mostly nothing, and then no process is started for it.
+rest() { ! read -r r || cat >/dev/null; }
 
 # filter SEQ READS TAIL: standard input to the driver, READS reads of at most 2 KiB as they come, then the last TAIL bytes.
 filter() {
@@ -57,23 +62,18 @@ filter() {
     frame "$1" C
 }
 
-# run SEQ READS TAIL CWD EXPORTS COMMAND-IN-PARTS...
-run() {
+# prepare SEQ READS TAIL: a shell in its own session that waits for "command SEQ <shell text>" on the runner's standard
+# input, and the filter of its output. Returns when the command is over.
+prepare() {
     {
         (
-            frame "$sao_seq" A
-            exec 3>&- </dev/null 2>&1
             echo 500 2>/dev/null >/proc/self/oom_score_adj
-            cd -- "$4" || exit 126
-            eval "$5"
-            shift 5
-            [ $# -gt 1 ] || launch "$1"
-            launch 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"' sh "$@"
+            launch "sao_nl='$sao_nl';"'IFS= read -r sao_c || exit; eval "${sao_c#command * }"' 2>&1
         )
         code=$?
-        printf '%s%s %s E %d\n' "$sao_rs" "$sao_n" "$sao_seq" $code
-        frame "$sao_seq" D $code
-    } | { filter "$1" "$2" "$3" <&5 5<&- & } 5<&0
+        printf '%s%s %s E %d\n' "$sao_rs" "$sao_n" "$1" $code
+        frame "$1" D $code
+    } | { filter "$@" <&5 5<&- & } 5<&0
 }
 
 # table: every process as "pid:parent" in P, from the process table, without a fork. Left out is what has ended and only
@@ -95,10 +95,10 @@ table() {
     done
 }
 
-# ours FILTER: put the processes of the channel in K: main, its children, the lease's sleep, the filter and its descendants.
+# ours FILTER...: put the processes of the channel in K: main, its children, the lease's sleep, the filters and their
+# descendants.
 ours() {
-    K=" $$ "
-    [ "$1" = - ] || K="$K$1 "
+    K=" $$ $* "
     more=1
     while [ -n "$more" ]; do
         more=
@@ -106,26 +106,28 @@ ours() {
             case $K in *" ${q%:*} "*) continue ;; esac
             case ${q#*:} in
             "$$" | "$sao_lease") K="$K${q%:*} "; more=1 ;;
-            *) case " $1 $D" in *" ${q#*:} "*) K="$K${q%:*} "; D="$D${q%:*} "; more=1 ;; esac ;;
+            *) case " $* $D" in *" ${q#*:} "*) K="$K${q%:*} "; D="$D${q%:*} "; more=1 ;; esac ;;
             esac
         done
     done
 }
 
-# stop SEQ FILTER: freeze everything, kill all but the channel, let the channel go on; answer what is still there.
+# stop SEQ FILTER...: freeze everything, kill all but the channel, let the channel go on; answer what is still there.
 stop() {
     kill -STOP -1 2>/dev/null
+    seq=$1
+    shift
     table
     D=
-    ours "$2"
-    left=
+    ours "$@"
+    left= late=
     for q in $P; do
         case " 1$K" in *" ${q%:*} "*) ;; *) left="$left ${q%:*}" ;; esac
+        case " $* " in *" ${q%:*} "*) late="$late ${q%:*}" ;; esac
     done
     [ -z "$left" ] || kill -KILL $left 2>/dev/null
     kill -CONT $K 2>/dev/null
-    case " $P" in *" $2:"*) left="$left $2" ;; esac
-    frame "$1" S $left
+    frame "$seq" S $left $late
 }
 
 # flush SEQ FILTER FORCE: the command is over but its background children hold the pipe: end the filter's reader once it
@@ -157,22 +159,24 @@ put_stdin() {
     [ -z "$m" ] || chmod "$m" -- "$1"
 }
 put() {
+    choose
     d=${2%/*}
     d=${d:-/}
     e=$(take "$4" | {
         put_stdin "$2" "$3" "$d" 2>&1
         s=$?
-        cat >/dev/null
+        rest
         exit $s
     })
     s=$?
     frame "$1" E $s "${e%%"$sao_nl"*}"
 }
 untar() {
+    choose
     e=$(take "$3" | {
         { [ -d "$2" ] || mkdir -p -- "$2"; } 2>&1 && tar -xof - -C "$2" 2>&1
         s=$?
-        cat >/dev/null
+        rest
         exit $s
     })
     s=$?
@@ -195,7 +199,7 @@ control() {
     trap 'kill -KILL -1; kill -KILL $$' PIPE
     while IFS= read -r sao_line; do
         case $sao_line in
-        "$sao_n run "*) printf '%s\n' "${sao_line#"$sao_n "}" ;;
+        "$sao_n prepare "* | "$sao_n command "*) printf '%s\n' "${sao_line#"$sao_n "}" ;;
         "$sao_n "*) command eval "${sao_line#"$sao_n "}" || break ;;
         *) break ;;
         esac
@@ -206,14 +210,19 @@ control() {
 runner() {
     exec 2>/dev/null
     while IFS= read -r sao_line; do
-        sao_seq=${sao_line#run }
+        # A command that comes here has lost its shell.
+        sao_seq=${sao_line#* }
         sao_seq=${sao_seq%% *}
-        if command eval "$sao_line"; then
-            frame "$sao_seq" X
-        else
+        case $sao_line in
+        prepare*)
+            if command eval "$sao_line"; then
+                frame "$sao_seq" X
+                continue
+            fi
             wait
-            frame "$sao_seq" X nofork
-        fi
+            ;;
+        esac
+        frame "$sao_seq" X nofork
     done
 }
 

@@ -66,9 +66,10 @@ class ChannelledSandbox(Sandbox):
         timeout_s: float = 60.0,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        last: bool = False,
     ) -> ExecResult:
         where = inside(cwd, self.spec.workdir) if cwd else self.spec.workdir
-        return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {})
+        return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {}, last=last)
 
     async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Raises PathRefused, or an OSError (IsADirectoryError, PermissionError, ...) when it cannot be written."""

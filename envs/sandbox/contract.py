@@ -103,9 +103,11 @@ class Sandbox(abc.ABC):
         timeout_s: float = 60.0,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        last: bool = False,
     ) -> ExecResult:
         """Run `command` with the sandbox's POSIX shell, in its own session. One at a time per sandbox.
 
+        `last`: probably no further command will come, so none is made ready.
         Raises SandboxDead or OutOfMemory; a command that fails or times out is a result."""
 
     @abc.abstractmethod
