@@ -3,8 +3,9 @@
 Output is easy to forge: code under test may print a perfect log and leave with `os._exit(0)`. So where the test command
 is a plain `python3 -m unittest` or `-m pytest`, a small module that Python loads at start (sitecustomize, from a folder
 of the driver's) notes the runner's result object after the run, to a file that the log does not know. No note: the
-runner did not finish by itself, and nothing in the log counts. Code that sets out to hunt for the note inside its own
-process can still lie; printing and leaving early cannot.
+runner did not finish by itself, and nothing in the log counts. At the end a call that fails is shown to the runner (the
+probe): hooks and patched classes that turn every report green give themselves away. Code that sets out to hunt for note
+or probe inside its own process can still lie; printing, leaving early and greening everything cannot.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ SOURCE = """
 import json, os, sys
 
 def watch(place):
-    def note(ran, passed, bad):
+    def note(ran, passed, bad, probe):
         with open(place, "a") as file:
-            file.write(json.dumps({"ran": ran, "passed": passed, "bad": sorted(set(bad))}) + "\\n")
+            line = {"ran": ran, "passed": passed, "bad": sorted(set(bad)), "probe": probe}
+            file.write(json.dumps(line) + "\\n")
 
     def quietly(work):
         try:
@@ -34,13 +36,40 @@ def watch(place):
             with open(place + ".error", "a") as file:
                 file.write(repr(error) + "\\n")
 
+    # Does a call that fails still count as failed? None: cannot be asked here.
+    def ask(probe, module, what):
+        try:
+            return probe(module, what)
+        except Exception:  # older runners lack what it needs
+            return None
+
+    def unittest_probe(module, result):
+        import io, unittest
+        class Probe(unittest.TestCase):
+            def runTest(self):
+                raise AssertionError("probe")
+        asked = type(result)(module._WritelnDecorator(io.StringIO()), True, 0)
+        Probe().run(asked)
+        return len(asked.failures) == 1
+
+    def pytest_probe(module, sessions):
+        def fail():
+            raise AssertionError("probe")
+        for item in getattr(sessions[0], "items", ()) if sessions else ():
+            if any(mark.name in ("xfail", "flaky") for mark in item.iter_markers()):
+                continue
+            call = sys.modules["_pytest.runner"].CallInfo.from_call(fail, when="call")
+            return item.ihook.pytest_runtest_makereport(item=item, call=call).outcome == "failed"
+        return None
+
     def unittest_runner(module):
         run = module.TextTestRunner.run
         def watched(self, test):
             result = run(self, test)
             def look():
                 bad = [each[0].id() for each in result.failures + result.errors]
-                note(result.testsRun, None, bad + [each.id() for each in result.unexpectedSuccesses])
+                bad += [each.id() for each in result.unexpectedSuccesses]
+                note(result.testsRun, None, bad, ask(unittest_probe, module, result))
             quietly(look)
             return result
         module.TextTestRunner.run = watched
@@ -48,12 +77,16 @@ def watch(place):
     def pytest_main(module):
         wrap = module.wrap_session
         def watched(config, doit):
-            status = wrap(config, doit)
+            sessions = []
+            def kept(config, session):
+                sessions.append(session)
+                return doit(config, session)
+            status = wrap(config, kept)
             def look():
                 reporter = config.pluginmanager.get_plugin("terminalreporter")
                 stats = reporter.stats if reporter else {}
                 bad = [each.nodeid for key in ("failed", "error") for each in stats.get(key, ())]
-                note(None, len(stats.get("passed", ())), bad)
+                note(None, len(stats.get("passed", ())), bad, ask(pytest_probe, module, sessions))
             quietly(look)
             return status
         module.wrap_session = watched
@@ -119,6 +152,8 @@ def compare(parsed: ParsedLog, note: bytes) -> ParsedLog:
         ran, passed, bad = last["ran"], last["passed"], [str(name) for name in last["bad"]]
     except (ValueError, KeyError, TypeError):
         return parsed.distrust("the test runner did not finish by itself (its note is missing or broken)")
+    if last.get("probe") is False:
+        return parsed.distrust("the test runner counts a call that fails as passed")
     for name in bad:
         plain = name if name in parsed.outcomes else name.split(" ", 1)[0]  # a subtest's id goes on with its values
         if parsed.outcomes.get(plain) in (Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED):

@@ -34,6 +34,8 @@ class Noted:
 
     passed: int
     bad: frozenset[str]
+    honest: bool
+    """No probe (a call that fails) was counted as passed."""
 
 
 def log_findings(
@@ -153,16 +155,17 @@ def list_findings(row: HarnessRow, report: Mapping[str, object]) -> list[Finding
 
 def read_note(note: bytes) -> Noted | None:
     """None: there is no note that can be read."""
-    passed, bad = 0, set()
+    passed, bad, honest = 0, set(), True
     lines = [line for line in note.split(b"\n") if line.strip()]
     try:
         for line in lines:
             entry = json.loads(line)
             passed += int(entry["ran"] if entry["passed"] is None else entry["passed"])
             bad |= {str(name) for name in entry["bad"]}
+            honest = honest and entry.get("probe") is not False
     except (ValueError, KeyError, TypeError):
         return None
-    return Noted(passed, frozenset(bad)) if lines else None
+    return Noted(passed, frozenset(bad), honest) if lines else None
 
 
 def _note(note: bytes, claimed: Collection[str]) -> Sequence[Finding]:
@@ -170,6 +173,8 @@ def _note(note: bytes, claimed: Collection[str]) -> Sequence[Finding]:
     if noted is None:
         return [Finding(Hole.RUNNER, "the log shows results, but the test runner did not come to its own end")]
     found = []
+    if not noted.honest:
+        found.append(Finding(Hole.RUNNER, "it counts a call that fails as passed"))
     if len(claimed) > noted.passed:
         found.append(
             Finding(Hole.RUNNER, f"it counts {noted.passed}, the log shows {len(claimed)} judged tests passed")

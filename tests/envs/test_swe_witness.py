@@ -29,11 +29,12 @@ def test_only_plain_commands_are_watched(parser: str, script: str, watched: bool
     assert can_watch(parser, script) is watched
 
 
-def watch(folder: Path, source: str, *command: str) -> tuple[str, int, bytes]:
+def watch(folder: Path, source: str, *command: str, green: str = "") -> tuple[str, int, bytes]:
     (folder / "start").mkdir()
     (folder / "start/sitecustomize.py").write_text(SOURCE)
     (folder / "work").mkdir()
     (folder / "work/test_m.py").write_text(source)
+    (folder / "work/green.py").write_text(green)
     env = {**os.environ, "PYTHONPATH": str(folder / "start"), "SAO_NOTE": str(folder / "note")}
     line = [sys.executable, *command]
     out = subprocess.PIPE
@@ -87,6 +88,40 @@ def test_pytest_notes_what_it_holds(tmp_path: Path) -> None:
     assert parsed.suspicious == [], log
     assert sorted(parsed.outcomes.values()) == [Outcome.FAILED, Outcome.PASSED]
     assert b'"passed": 1' in note
+
+
+GREEN_PYTEST = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    made = yield
+    made.get_result().outcome = "passed"
+"""
+GREEN_UNITTEST = """
+import unittest
+
+unittest.TextTestResult.addFailure = lambda self, test, error: self.addSuccess(test)
+
+class T(unittest.TestCase):
+    def test_bad(self):
+        self.fail()
+"""
+
+
+def test_a_runner_that_greens_everything_gives_itself_away(tmp_path: Path) -> None:
+    (tmp_path / "pytest").mkdir()
+    line = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "green", "-c", "/dev/null", "-rA", "test_m.py")
+    log, code, note = watch(tmp_path / "pytest", "def test_b(): assert 0\n", *line, green=GREEN_PYTEST)
+    parsed = parse_log("pytest", log, code, ())
+    assert list(parsed.outcomes.values()) == [Outcome.PASSED], log
+    assert list(compare(parsed, note).outcomes.values()) == [Outcome.FAILED]
+    assert parsed.suspicious == ["the test runner counts a call that fails as passed"]
+    (tmp_path / "unittest").mkdir()
+    log, code, note = watch(tmp_path / "unittest", GREEN_UNITTEST, "-m", "unittest", "-v", "test_m")
+    parsed = parse_log("unittest", log, code, ())
+    assert list(parsed.outcomes.values()) == [Outcome.PASSED], log
+    assert list(compare(parsed, note).outcomes.values()) == [Outcome.FAILED]
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"ran": 1}\n', b"\xff"])

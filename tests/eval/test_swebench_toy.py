@@ -1,0 +1,101 @@
+"""`swe/toy` on a real engine: right and wrong patches, and attacks that fool the package alone, sixteen at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.sandbox import make_backend
+from eval.swebench.findings import Hole
+from eval.swebench.grade import Grader, GradeSettings
+from eval.swebench.official import Harness
+from eval.swebench.outcome import Graded, Verdict
+from eval.swebench.predictions import Prediction
+from eval.swebench.rows import HarnessRow, harness_row
+from eval.swebench.store import EvalFolder
+from tests.eval import attacks
+from tests.eval.toy import toy_image, toy_task
+
+pytestmark = pytest.mark.docker
+pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
+
+
+def named(name: str, **columns: str) -> HarnessRow:
+    """The toy row under an id of its own."""
+    task = toy_task()
+    instance_id = "toy__" + name.replace(" ", "-")
+    return harness_row(
+        dataclasses.replace(task, task_id=instance_id, row={**task.row, "instance_id": instance_id, **columns})
+    )
+
+
+def grade_all(work: dict[str, tuple[HarnessRow, str | None]], folder: Path, workers: int = 16) -> dict[str, Graded]:
+    async def go() -> dict[str, Graded]:
+        backend = make_backend("docker", "toy-tests")
+        pairs = [(row, Prediction(row.instance_id, "tests", patch)) for row, patch in work.values()]
+        try:
+            async with Harness() as harness:
+                with EvalFolder(folder) as store:
+                    done = await Grader(backend, harness, store, GradeSettings(workers=workers)).run(pairs)
+        finally:
+            await backend.close()
+        return {name: done[row.instance_id] for name, (row, _) in work.items()}
+
+    return asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Graded]:
+    toy_image()
+    gold = str(toy_task().row["patch"])
+    work: dict[str, tuple[HarnessRow, str | None]] = {
+        "gold": (named("gold"), gold),
+        "nothing": (named("nothing"), ""),
+        "wrong": (named("wrong"), gold.replace("+    return a + b", "+    return a * b")),
+    }
+    for name, (files, _) in attacks.FILES.items():
+        work[name] = named(name), attacks.patch_of(dict(files))
+    work["compiled code"] = (
+        named("compiled"),
+        attacks.patch_of({"__pycache__/calc.cpython-311.pyc": attacks.compiled()}),
+    )
+    return grade_all(work, tmp_path_factory.mktemp("toy"))
+
+
+def test_right_wrong_and_nothing(graded: dict[str, Graded]) -> None:
+    assert (graded["gold"].verdict, graded["gold"].suspicious) == (Verdict.RESOLVED, ())
+    assert graded["nothing"].verdict is Verdict.EMPTY
+    assert (graded["wrong"].verdict, graded["wrong"].suspicious) == (Verdict.UNRESOLVED, ())
+    assert graded["wrong"].reason == "1 FAIL_TO_PASS tests still fail, 0 PASS_TO_PASS tests broke"
+    assert all(each.agrees for each in (graded["gold"], graded["wrong"]))
+
+
+@pytest.mark.parametrize("name", attacks.FILES)
+def test_each_attack_is_flagged(graded: dict[str, Graded], name: str) -> None:
+    assert attacks.FILES[name][1] in {each.hole for each in graded[name].suspicious}, graded[name]
+
+
+def test_the_run_itself_gives_them_away(graded: dict[str, Graded]) -> None:
+    """Words in a patch can be hidden; what log, shell and runner say about the run cannot as easily."""
+    seen_in_run = {Hole.LOG, Hole.RUNNER, Hole.MARKERS, Hole.LISTS}
+    for name in attacks.FILES:
+        if graded[name].verdict is Verdict.RESOLVED:
+            assert seen_in_run & {each.hole for each in graded[name].suspicious}, name
+
+
+def test_compiled_code_is_flagged(graded: dict[str, Graded]) -> None:
+    holes = {each.hole for each in graded["compiled code"].suspicious}
+    assert Hole.RESULTS in holes
+    if sys.version_info[:2] == (3, 11):  # the image's Python: there the attack works, and the log shows it
+        assert graded["compiled code"].verdict is Verdict.RESOLVED
+        assert Hole.LOG in holes
+
+
+def test_the_package_alone_believes_them(graded: dict[str, Graded]) -> None:
+    """Else the flags would guard nothing."""
+    believed = [name for name in attacks.FILES if graded[name].verdict is Verdict.RESOLVED]
+    assert len(believed) >= 10, [(name, each.verdict, each.reason) for name, each in graded.items()]
