@@ -384,8 +384,9 @@ class Channel:
                 raise self._broken(f"'{verb}' did not finish within {seconds:.0f} s")
             return request
 
-    async def put(self, path: str, data: bytes, mode: int) -> None:
-        done = await self._transfer("put", quote(path), f"{mode:o}", str(len(data)), payload=data, size=len(data))
+    async def put(self, path: str, data: bytes, mode: int | None) -> None:
+        octal = "-" if mode is None else f"{mode:o}"
+        done = await self._transfer("put", quote(path), octal, str(len(data)), payload=data, size=len(data))
         _raise_for(done.words, path)
 
     async def untar(self, directory: str, archive: bytes) -> None:

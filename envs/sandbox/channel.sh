@@ -145,11 +145,11 @@ flush() {
     case " $P" in *" $2:"*) frame "$1" F ${k:-0} ;; *) frame "$1" F gone ;; esac
 }
 
-# put SEQ PATH MODE BYTES, get SEQ PATH MAX, untar SEQ DIRECTORY BYTES. The bytes follow the request line.
+# put SEQ PATH MODE BYTES (MODE - keeps a file's own), get SEQ PATH MAX, untar SEQ DIRECTORY BYTES. The bytes follow the request line.
 # Whatever goes wrong with the file, exactly BYTES are read, so that the next request is found.
 put_stdin() {
     [ -d "$3" ] || mkdir -p -- "$3" || return 1
-    m=$2
+    m=${2#-}
     if [ -e "$1" ]; then
         [ -f "$1" ] || [ -d "$1" ] || { echo "$1: not a regular file"; return 1; }
     elif [ "$2" = 644 ]; then

@@ -71,8 +71,7 @@ class ChannelledSandbox(Sandbox):
         where = inside(cwd, self.spec.workdir) if cwd else self.spec.workdir
         return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {}, last=last)
 
-    async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Raises PathRefused, or an OSError (IsADirectoryError, PermissionError, ...) when it cannot be written."""
+    async def put(self, path: str, data: bytes, *, mode: int | None = 0o644) -> None:
         await self.channel.put(inside(path, self.spec.workdir), data, mode)
 
     async def put_tar(self, directory: str, archive: bytes) -> None:

@@ -111,8 +111,11 @@ class Sandbox(abc.ABC):
         Raises SandboxDead or OutOfMemory; a command that fails or times out is a result."""
 
     @abc.abstractmethod
-    async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file, making parents. Relative paths are under the workdir."""
+    async def put(self, path: str, data: bytes, *, mode: int | None = 0o644) -> None:
+        """Write a file, making parents. Relative paths are under the workdir. `mode` None: a file that is there keeps
+        its own.
+
+        Raises PathRefused, or an OSError (IsADirectoryError, PermissionError, ...) when it cannot be written."""
 
     @abc.abstractmethod
     async def put_tar(self, directory: str, archive: bytes) -> None:

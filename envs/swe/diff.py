@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
-from envs.swe.git import quote, read_output
+from envs.swe.git import EXPORTS, PLAIN_ENV, quote, read_output
 from envs.swe.row import SweRow
 from envs.swe.stage import displaced, git_folder, index_of, slashes
 from envs.swe.worktree import Changes, Content, Entry, Snapshot, fetch
@@ -126,13 +126,16 @@ async def _place(
             files["git/placed"] = index_of(base, both, gone | displaced(both, base), row.base_commit)
             files["list"] = b"".join(path + b"\0" for path in sorted(both))
             steps.append(_WRITE)
-    await sandbox.put_tar(bench.folder, pack_files({**files, **bench.files}))
-    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={bench.folder}\n"
     if len(steps) == _NOTHING:
+        if bench.files:
+            await sandbox.put_tar(bench.folder, pack_files(bench.files))
         return b""
+    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={bench.folder}\n"
+    files["place.sh"] = (EXPORTS + variables + "\n".join(steps)).encode()
+    await sandbox.put_tar(bench.folder, pack_files({**files, **bench.files}))
     try:
         output, code = await read_output(
-            sandbox, variables + "\n".join(steps), timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes
+            sandbox, f". {bench.folder}/place.sh", timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes, env=PLAIN_ENV
         )
     except ValueError as error:
         raise EnvironmentFault(f"task {row.task_id}: the diff has {error}") from error

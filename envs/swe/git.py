@@ -35,9 +35,11 @@ _CONFIG = {
     "init.defaultBranch": "main",
 }
 
+PLAIN_ENV: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+"""For the driver's scripts that call no git: every byte of a request costs a sandbox's shell a system call."""
+
 DRIVER_ENV: Mapping[str, str] = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C",
+    **PLAIN_ENV,
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_ATTR_NOSYSTEM": "1",
@@ -47,7 +49,10 @@ DRIVER_ENV: Mapping[str, str] = {
     **{f"GIT_CONFIG_KEY_{i}": key for i, key in enumerate(_CONFIG)},
     **{f"GIT_CONFIG_VALUE_{i}": value for i, value in enumerate(_CONFIG.values())},
 }
-"""For the driver's scripts only."""
+"""For the driver's scripts that call git."""
+
+EXPORTS = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in DRIVER_ENV.items())
+"""The same as shell text, for scripts that go into the sandbox as files."""
 
 AGENT_ENV: Mapping[str, str] = {
     "GIT_CONFIG_COUNT": "1",
@@ -61,19 +66,25 @@ RAW_ATTRIBUTES = "* -text !eol -ident -filter !working-tree-encoding !diff !merg
 
 
 async def run_script(
-    sandbox: Sandbox, script: str, *, timeout_s: float, env: Mapping[str, str] | None = None
+    sandbox: Sandbox, script: str, *, timeout_s: float, env: Mapping[str, str] = DRIVER_ENV, last: bool = False
 ) -> ExecResult:
     """A driver's script with the driver's environment. Exit codes are the caller's to judge."""
-    return await sandbox.exec(script, timeout_s=timeout_s, cwd="/", env={**DRIVER_ENV, **(env or {})})
+    return await sandbox.exec(script, timeout_s=timeout_s, cwd="/", env=env, last=last)
 
 
 async def read_output(
-    sandbox: Sandbox, script: str, *, timeout_s: float, max_bytes: int, env: Mapping[str, str] | None = None
+    sandbox: Sandbox,
+    script: str,
+    *,
+    timeout_s: float,
+    max_bytes: int,
+    env: Mapping[str, str] = DRIVER_ENV,
+    last: bool = False,
 ) -> tuple[bytes, int]:
     """All bytes that `script` prints (it must keep stderr apart) and its exit code.
 
     Raises ValueError above max_bytes, EnvironmentFault on a time-out."""
-    result = await run_script(sandbox, script, timeout_s=timeout_s, env=env)
+    result = await run_script(sandbox, script, timeout_s=timeout_s, env=env, last=last)
     if result.truncated and not result.timed_out:
         path = f"/tmp/.driver-{secrets.token_hex(8)}"
         # One byte more than allowed tells "exactly at the limit" from "above".
@@ -81,7 +92,7 @@ async def read_output(
         again = await run_script(sandbox, capped, timeout_s=timeout_s, env=env)
         if not again.timed_out:
             data = await sandbox.get(path, max_bytes=max_bytes + 1)
-            await run_script(sandbox, f"rm -f {path}", timeout_s=timeout_s)
+            await run_script(sandbox, f"rm -f {path}", timeout_s=timeout_s, env=PLAIN_ENV)
             if len(data) > max_bytes:
                 raise ValueError(f"more than {max_bytes} bytes")
             return data, result.exit_code

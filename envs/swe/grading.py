@@ -19,7 +19,7 @@ from data.task import TaskError
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import ExecResult, Sandbox
 from envs.swe.diff import Bench, Diff, make_diff, pack_files
-from envs.swe.git import AGENT_ENV, RAW_ATTRIBUTES, quote, run_script
+from envs.swe.git import RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
 from envs.swe.row import SweRow
 from envs.swe.stage import plain_new_files
@@ -112,7 +112,7 @@ class Evaluation:
             start = f"PYTHONPATH={self.folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
             command = f"{start} SAO_NOTE={self.note} {command}"
         started = time.monotonic()
-        result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, env=AGENT_ENV)
+        result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
         run = _read_run(row, result, time.monotonic() - started, timeout_s)
         if self.note and not run.reason:
             compare(run.parsed, await fetch_note(sandbox, self.note))

@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from envs.sandbox.contract import Sandbox
-from envs.swe.git import quote, read_output, run_script
+from envs.swe.git import PLAIN_ENV, quote, read_output, run_script
 
 LISTING = r"find . -path ./.git -prune -o \( -type f -o -type l \) -printf '%i %C@ %m %p\0'"
 COLLECT_TIMEOUT_S = 120.0
-_TAR_OPTIONS = "--null --no-recursion --hard-dereference --format=gnu"
+_TAR_OPTIONS = "--anchored --no-wildcards --hard-dereference --format=gnu"
 _SUBMODULE = "160000"
 _GONE = 7
 _CHANGED_WHILE_READ = 1
@@ -133,7 +133,9 @@ async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
     script = f"cd {quote(repo_dir)} || exit {_GONE}\n{LISTING} 2>/dev/null"
     try:
         for attempt in (1, 2):
-            listing, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING)
+            listing, code = await read_output(
+                sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING, env=PLAIN_ENV
+            )
             if code in (0, _GONE) or attempt == 2:
                 break
             await _unlock(sandbox, repo_dir)
@@ -148,18 +150,14 @@ async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
 async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
     """Give the owner's rights back to folders and files that lack them."""
     script = f"cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
-    await run_script(sandbox, script, timeout_s=COLLECT_TIMEOUT_S)
+    await run_script(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
 
 
 async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict[bytes, Content]:
     """The whole work tree but .git, in one command."""
-    script = (
-        f"cd {quote(repo_dir)} || exit {_GONE}\n"
-        "{ find . -path ./.git -prune -o \\( -type f -o -type l \\) -print0 || echo /lost; } 2>/dev/null |\n"
-        f"tar -cf - {_TAR_OPTIONS} -T - 2>/dev/null"
-    )
+    script = f"cd {quote(repo_dir)} || exit {_GONE}; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
     for attempt in (1, 2):
-        archive, code = await _read_archive(sandbox, script, max_bytes)
+        archive, code = await _read_archive(sandbox, script, max_bytes, last=True)
         if code == _GONE:
             raise Unreadable(f"{repo_dir} is gone")
         if code == 0 or (code == _CHANGED_WHILE_READ and attempt == 2):
@@ -167,12 +165,21 @@ async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict
         if attempt == 2:
             raise Unreadable("the repository's files cannot be read")
         await _unlock(sandbox, repo_dir)
-    return {path: content for path, content in archive.items() if b".git" not in path.split(b"/")}
+    return {path: content for path, content in archive.items() if not in_git(path)}
 
 
-async def _read_archive(sandbox: Sandbox, script: str, max_bytes: int) -> tuple[dict[bytes, Content], int]:
+def in_git(path: bytes) -> bool:
+    """Git tracks nothing below a folder of this name, however it is spelt."""
+    return any(part.lower() == b".git" for part in path.split(b"/"))
+
+
+async def _read_archive(
+    sandbox: Sandbox, script: str, max_bytes: int, *, last: bool = False
+) -> tuple[dict[bytes, Content], int]:
     try:
-        archive, code = await read_output(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes)
+        archive, code = await read_output(
+            sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes, env=PLAIN_ENV, last=last
+        )
         return read_tar(archive, max_bytes), code
     except (ValueError, tarfile.TarError) as error:
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
@@ -188,7 +195,7 @@ def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
         path
         for path, stat in after.items()
         if (before.get(path) != stat or stat.ctime >= safe_before)
-        and b".git" not in path.split(b"/")
+        and not in_git(path)
         and not (modules and path.startswith(modules))
     ]
 
@@ -204,13 +211,14 @@ async def fetch(sandbox: Sandbox, repo_dir: str, paths: Iterable[bytes], *, max_
         return {}
     names = f"/tmp/.driver-{secrets.token_hex(8)}"
     await sandbox.put(names, b"\0".join(b"./" + path for path in paths) + b"\0")
-    script = f"cd {quote(repo_dir)} && tar -cf - {_TAR_OPTIONS} --ignore-failed-read -T {names} 2>/dev/null"
+    listed = f"--null --no-recursion --ignore-failed-read -T {names}"
+    script = f"cd {quote(repo_dir)} && tar -cf - {_TAR_OPTIONS} {listed} 2>/dev/null"
     contents, _ = await _read_archive(sandbox, script, max_bytes)
     if any(path not in contents for path in paths):
         unlock = f"cd {quote(repo_dir)} && xargs -0 chmod u+r <{names} 2>/dev/null; true"
-        await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S)
+        await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
         contents, _ = await _read_archive(sandbox, script, max_bytes)
-    await run_script(sandbox, f"rm -f {names}", timeout_s=COLLECT_TIMEOUT_S)
+    await run_script(sandbox, f"rm -f {names}", timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
     return contents
 
 

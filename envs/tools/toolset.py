@@ -19,10 +19,7 @@ from envs.tools.schema import SCHEMAS, CallError, check_call
 
 ALL_TOOLS = tuple(SCHEMAS)
 DEMO_TOOLS = ("view", "str_replace", "submit")
-_STAGED = "/tmp/.tool-edit"
 _HELPER_TIMEOUT_S = 20.0
-_WRITE_FAILED = 40
-_EXISTS = 41
 
 
 @dataclass(frozen=True)
@@ -130,26 +127,21 @@ class ToolSet:
             ) from error
 
     async def _write(self, sandbox: Sandbox, repo_dir: str, path: str, data: bytes, *, new: bool) -> None:
-        """Through a staged copy and the shell's `>`: keeps mode, links and owner, and reports a full disk."""
+        """Keeps the mode, links and owner of a file that is there."""
         target = absolute(repo_dir, path)
-        quoted, staged = shlex.quote(target), f"{_STAGED}-{sandbox.sandbox_id[-8:]}"
         try:
-            await sandbox.put(staged, data)
+            if new and await self._is_there(sandbox, target):
+                raise CallError("file_exists", f"{path} exists already. Use str_replace to edit it.")
+            await sandbox.put(target, data, mode=None)
+        except PathRefused:
+            raise CallError("path_refused", f"{path} is outside of what may be opened.") from None
         except OSError as error:
             raise CallError("cannot_write", f"{path} cannot be written: {error.strerror or error}") from error
-        script = f"cat {staged} > {quoted} || exit {_WRITE_FAILED}; rm -f {staged}"
-        if new:
-            parent = shlex.quote(posixpath.dirname(target))
-            script = (
-                f"if [ -e {quoted} ] || [ -L {quoted} ]; then exit {_EXISTS}; fi; "
-                f"mkdir -p {parent} || exit {_WRITE_FAILED}; {script}"
-            )
-        result = await sandbox.exec(script, timeout_s=_HELPER_TIMEOUT_S, cwd="/")
-        if result.exit_code == _EXISTS:
-            raise CallError("file_exists", f"{path} exists already. Use str_replace to edit it.")
-        if result.exit_code != 0 or result.timed_out:
-            reason = text.show_bytes(result.output).strip() or f"exit code {result.exit_code}"
-            raise CallError("cannot_write", f"{path} cannot be written: {text.cap(reason, 300)}")
+
+    async def _is_there(self, sandbox: Sandbox, target: str) -> bool:
+        quoted = shlex.quote(target)
+        result = await sandbox.exec(f"[ -e {quoted} ] || [ -L {quoted} ]", timeout_s=_HELPER_TIMEOUT_S, cwd="/")
+        return result.exit_code == 0
 
     async def _list(self, sandbox: Sandbox, target: str) -> list[str]:
         result = await sandbox.exec(f"LC_ALL=C ls -1Ap -- {shlex.quote(target)}", timeout_s=_HELPER_TIMEOUT_S, cwd="/")
