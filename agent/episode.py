@@ -13,7 +13,7 @@ Promises:
 * ids are only appended; an observation that would not leave `answer_reserve` tokens is shortened, saying so, and if not
   even that fits, the episode ends with MAX_CONTEXT;
 * a malformed call is answered with its named error and never ends the episode; the calls of one turn run in order and
-  stop after the one that ends the episode; whole calls of a turn cut by length run too;
+  stop after the one that ends the episode; whole calls of a turn cut by length run too, where the format can tell;
 * a fault of sandbox, grader or engine gives an infra_error trajectory with the tokens so far, never a reward;
 * env.close and policy.forget are always called. Cancelling the task closes them and raises: to keep the trajectory, set
   `cut` instead.
@@ -31,10 +31,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from agent.parsers import CallError, hermes
+from agent.parsers import CallError, CallErrorKind, Parsed
 from agent.policy import EngineError, Generation, Policy, StopReason
 from agent.presets import Limits, Preset, PresetError
 from agent.renderers import Renderer
+from agent.renderers.fenced import FencedRenderer
 from agent.seeds import derive_seed
 from data.trajectory import ExitReason, Identity, Outcome, Status, Trajectory, TrajectoryBuilder
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
@@ -117,7 +118,8 @@ class _Episode:
         cut: asyncio.Event,
         on_turn: Callable[[TurnReport], None] | None,
     ) -> None:
-        self.policy, self.renderer, self.env = policy, renderer, env
+        self.policy, self.env = policy, env
+        self.renderer = FencedRenderer(renderer) if preset.calls == "fenced" else renderer
         self.preset, self.identity, self.limits = preset, identity, limits
         self.cut, self.on_turn = cut, on_turn
         offered = {schema["function"]["name"]: schema for schema in env.tools}
@@ -176,12 +178,13 @@ class _Episode:
         turn = 0
         while True:
             room = self._room(builder, turn)
+            before = builder.tokens
             made = await self._generate(builder, turn, room)
             if made.tokens:
                 builder.append_action(made.tokens, made.logprobs, made.versions)
             if made.stop_reason is StopReason.ABORTED:
                 raise _Ended(ExitReason.WALL_CLOCK if self._late() and not self.cut.is_set() else ExitReason.SYSTEM_CUT)
-            await self._answer(builder, turn, made)
+            await self._answer(builder, turn, made, self._parse(before, made))
             turn += 1
 
     def _late(self) -> bool:
@@ -233,10 +236,17 @@ class _Episode:
             raise self._fault(ExitReason.ENGINE_ERROR, EngineError("the engine returned no tokens"))
         return made
 
-    async def _answer(self, builder: TrajectoryBuilder, turn: int, made: Generation) -> None:
+    def _parse(self, before: list[int], made: Generation) -> Parsed:
+        cut = made.stop_reason is StopReason.LENGTH
+        parsed = self.renderer.parse(made.tokens, before=before, cut=cut, tools=self.tools)
+        allowed = self.preset.max_calls
+        if allowed is not None and len(parsed) > allowed:
+            message = f"The turn holds {len(parsed)} calls; {allowed} may stand in one turn. None was run."
+            return (CallError(CallErrorKind.SEVERAL_CALLS, message),)
+        return parsed
+
+    async def _answer(self, builder: TrajectoryBuilder, turn: int, made: Generation, parsed: Parsed) -> None:
         """Run the turn's calls and append their observation; raises _Ended when a call ended the episode."""
-        text = self.renderer.action_text(made.tokens)
-        parsed = hermes.parse(text, cut=made.stop_reason is StopReason.LENGTH)
         observations: list[Observation] = []
         names: list[str] = []
         for item in parsed:
@@ -244,9 +254,9 @@ class _Episode:
             observations.append(await self._call(item))
             if observations[-1].done:
                 break
-        ended_by_stop = made.tokens[-1] == self.renderer.stop_ids[0]
         texts = [cap(observation.text, self.limits.observation_chars) for observation in observations]
-        ids = self._fit([*texts], ended_by_stop, self.context - len(builder) - self.limits.answer_reserve)
+        answered = [item.name if isinstance(item, ToolCall) else None for item in parsed[: len(texts)]]
+        ids = self._fit(texts, made.tokens[-1], answered, self.context - len(builder) - self.limits.answer_reserve)
         if ids is not None:
             builder.append_observation(ids)
         if self.on_turn is not None:
@@ -278,17 +288,18 @@ class _Episode:
         limit = self.limits.command_timeout_s + _STEP_GRACE_S
         return await self._world("step", self.env.step(item), limit)
 
-    def _fit(self, texts: list[str], ended_by_stop: bool, room: int) -> list[int] | None:
+    def _fit(self, texts: list[str], last: int, names: list[str | None], room: int) -> list[int] | None:
         """The observation's ids, at most `room` of them: all texts get the same, largest possible number of
-        characters. None when not even the shortest form fits."""
-        ids = self.renderer.observation_ids(texts, ended_by_stop)
+        characters. None when not even the shortest form fits. `last`: the turn's last token."""
+        ended_by = last if last in self.renderer.stop_ids else None
+        ids = self.renderer.observation_ids(texts, ended_by, names)
         if len(ids) <= room:
             return ids
         best: list[int] | None = None
         low, high = _SHORTEST_CHARS, max(len(text) for text in texts) - 1
         while low <= high:
             middle = (low + high) // 2
-            ids = self.renderer.observation_ids([cap(text, middle) for text in texts], ended_by_stop)
+            ids = self.renderer.observation_ids([cap(text, middle) for text in texts], ended_by, names)
             if len(ids) <= room:
                 best, low = ids, middle + 1
             else:

@@ -242,7 +242,7 @@ class Fleet:
             tokenizer=self.renderer.tokenizer_fingerprint,
             sampling=self.policy.sampling,
             lineage=self.policy.lineage,
-            agent=self.preset.name,
+            agent=self.preset.label,
             sandbox=settings.sandbox,
         )
         env = self.make_env(draw.task)

@@ -5,8 +5,11 @@ Promises: unknown keys, missing placeholders and impossible limits are errors th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -59,6 +62,12 @@ class Preset(BaseModel):
     system: str
     user: str = "{problem}"
     tools: tuple[str, ...] = Field(min_length=1)
+    calls: Literal["native", "fenced"] = "native"
+    """How the model acts: tool calls as its family writes them, or one fenced block of shell a turn."""
+    max_calls: PositiveInt | None = None
+    """Calls that one turn may make; a turn with more runs none of them. None: any number, in order."""
+    thinking: bool | None = None
+    """For chat templates that ask: think before acting or not. None leaves the template's own way."""
     limits: Limits
 
     @model_validator(mode="after")
@@ -67,7 +76,15 @@ class Preset(BaseModel):
             raise ValueError("user: the template must hold {problem}")
         if len(set(self.tools)) != len(self.tools):
             raise ValueError("tools: a tool is named twice")
+        if self.calls == "fenced" and set(self.tools) != {"bash", "submit"}:
+            raise ValueError('tools: with calls = "fenced" they are "bash" and "submit"')
         return self
+
+    @property
+    def label(self) -> str:
+        """What trajectories record: the name and a hash of all that the preset says; an edited one is another."""
+        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+        return f"{self.name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def messages(self, problem: str) -> list[dict[str, str]]:
         """The first prompt's messages."""

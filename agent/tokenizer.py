@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from agent.parsers.marks import Mark
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -79,6 +82,15 @@ class Tokenizer:
     def encode_marked(self, text: str) -> list[int]:
         """Ids of text in which special and added tokens count as such: templates only, never tool output."""
         return list(self.hf.encode(text, add_special_tokens=False))
+
+    def pieces(self, ids: Sequence[int], names: Collection[str]) -> list[str]:
+        """Text of ids with the special tokens `names` apart, as marks: text that spells one is no mark."""
+        marks = {self.added[name]: Mark(name) for name in names if name in self.added}
+        found: list[str] = []
+        for is_mark, group in itertools.groupby(ids, key=lambda one: one in marks):
+            run = list(group)
+            found += [marks[one] for one in run] if is_mark else [self.decode(run)]
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens spelled out, nothing cleaned up."""

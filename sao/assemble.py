@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.presets import Preset, load_preset
-from agent.renderers.qwen import QwenRenderer
+from agent.renderers import Renderer
+from agent.renderers.choose import renderer_for
 from agent.tokenizer import Tokenizer, load_tokenizer
 from data.loaders import load_tasks
 from data.task import Task, TaskError
 from data.trajectory import Sampling
 from envs.blind import BlindEnvironment
 from envs.environment import Environment
+from envs.images import FetchingBackend, ImageSettings, ImageStore
 from envs.sandbox import SandboxBackend, SandboxLimits, make_backend
 from envs.sandbox.docker_backend import DockerBackend
 from envs.sandbox.pool import PoolSettings, SandboxPool
@@ -48,7 +50,7 @@ class Parts:
     folder: Path
     """The model's."""
     tokenizer: Tokenizer
-    renderer: QwenRenderer
+    renderer: Renderer
     lineage: str
 
     @property
@@ -73,12 +75,13 @@ def parts_of(config: Config) -> Parts:
     """Raises UserError, TaskError, PresetError, TokenizerError."""
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
+    preset = load_preset(config.agent.preset)
     return Parts(
         tasks=tasks_of(config, config.rollout.episodes),
-        preset=load_preset(config.agent.preset),
+        preset=preset,
         folder=folder,
         tokenizer=tokenizer,
-        renderer=QwenRenderer(tokenizer),
+        renderer=renderer_for(tokenizer, thinking=preset.thinking),
         lineage=f"{config.model.path if config.model.path == 'demo' else folder.name}-{weights_hash(folder)[:12]}",
     )
 
@@ -123,8 +126,22 @@ async def backend_of(config: Config, run_id: str, kind: str | None = None) -> Sa
         await backend.close()
         log.warning("a Docker engine answers but %s is missing: `make image` makes it", BASE_IMAGE)
         backend = await asyncio.to_thread(make_backend, "embedded", run_id)
+    if isinstance(backend, DockerBackend):
+        backend = FetchingBackend(backend, ImageStore(image_settings(config)))
     pool = pool_settings(config, backend)
     return SandboxPool(backend, pool) if pool.ready else backend
+
+
+def image_settings(config: Config) -> ImageSettings:
+    images = config.images
+    return ImageSettings(
+        mirror=images.mirror,
+        budget_bytes=int(images.budget_gib * (1 << 30)),
+        keep_free_bytes=int(images.keep_free_gib * (1 << 30)),
+        parallel=images.parallel,
+        tries=images.tries,
+        patience_s=images.patience_s,
+    )
 
 
 def pool_settings(config: Config, backend: SandboxBackend) -> PoolSettings:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from agent.fleet import EpisodeFinished, Event
 from agent.presets import load_preset
-from agent.renderers.qwen import QwenRenderer
+from agent.renderers.choose import renderer_for
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
@@ -82,7 +82,7 @@ async def _evaluate(
             try:
                 result, _ = await score(
                     policy,
-                    QwenRenderer(load_tokenizer(tokenizer)),
+                    renderer_for(load_tokenizer(tokenizer), thinking=preset.thinking),
                     preset,
                     environments_of(config, preset, backend),
                     tasks,

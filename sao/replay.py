@@ -134,7 +134,7 @@ async def _execute(trajectory: Trajectory, tokenizer: Tokenizer, config: Config,
     from agent.engines.scripted import ReplayPolicy
     from agent.episode import run_episode
     from agent.presets import load_preset
-    from agent.renderers.qwen import QwenRenderer
+    from agent.renderers.choose import renderer_for
     from sao.assemble import backend_of, environments_of, tasks_of
 
     if not trajectory.spans:
@@ -148,7 +148,11 @@ async def _execute(trajectory: Trajectory, tokenizer: Tokenizer, config: Config,
     try:
         environment = environments_of(config, preset, backend)(task)
         again = await run_episode(
-            ReplayPolicy(trajectory), QwenRenderer(tokenizer), environment, preset, trajectory.identity
+            ReplayPolicy(trajectory),
+            renderer_for(tokenizer, thinking=preset.thinking),
+            environment,
+            preset,
+            trajectory.identity,
         )
     finally:
         await backend.close()

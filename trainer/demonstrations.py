@@ -82,7 +82,7 @@ class Demonstrator:
         view, _ = turns_of(edit, new_line)
         first = self.renderer.prompt_ids(self.preset.messages(edit.problem), self._schemas)
         second = self.renderer.action_ids(view)
-        third = self.renderer.observation_ids([shown], ended_by_stop=True)
+        third = self.renderer.observation_ids([shown], self.renderer.stop_ids[0])
         last = self._last_turn(edit, new_line)
         parts = (first, second, third, last)
         action = np.repeat([False, True, False, True], [len(part) for part in parts])

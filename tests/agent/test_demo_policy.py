@@ -89,7 +89,7 @@ def test_incremental_ids_equal_the_template_over_the_whole_conversation(tokenize
     spoken = "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
     ids = renderer.prompt_ids(preset.messages("wrong result"), schemas)
     ids += renderer.action_ids(f"def total\n{spoken}")
-    ids += renderer.observation_ids(["x = 1", "Submitted."], ended_by_stop=True)
+    ids += renderer.observation_ids(["x = 1", "Submitted."], renderer.stop_ids[0])
     messages: list[dict[str, Any]] = [
         *preset.messages("wrong result"),
         {"role": "assistant", "content": "def total", "tool_calls": [{"function": call} for call in calls]},
@@ -191,7 +191,7 @@ def test_shipped_policy_writes_the_protocol_greedily() -> None:
         shown = view_text(json.loads(one.row["files"])[site.path].encode())
         ids = renderer.prompt_ids(preset.messages(one.row["problem_statement"]), ToolSet(preset.tools).schemas)
         turn = _greedy(model, ids, renderer)
-        ids += [*turn, *renderer.observation_ids([shown], ended_by_stop=True)]
+        ids += [*turn, *renderer.observation_ids([shown], renderer.stop_ids[0])]
         calls = [call for call in hermes.parse(renderer.action_text(_greedy(model, ids, renderer)))]
         edit = calls[0]
         viewed = hermes.parse(renderer.action_text(turn))

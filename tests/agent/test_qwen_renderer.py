@@ -60,7 +60,7 @@ def golden(renderer: QwenRenderer, content: str, paths: list[str], results: list
     """prompt + action + observation == apply_chat_template over the whole conversation."""
     ids = renderer.prompt_ids(MESSAGES, TOOLS)
     ids += renderer.action_ids(turn(content, *paths))
-    ids += renderer.observation_ids(results, ended_by_stop=True)
+    ids += renderer.observation_ids(results, renderer.stop_ids[0])
     conversation = [
         *MESSAGES,
         {"role": "assistant", "content": content, "tool_calls": [call(p) for p in paths]},
@@ -89,7 +89,7 @@ def test_golden_against_the_official_qwen3_tokenizer(qwen3, result) -> None:
 
 
 def test_official_qwen3_specials_in_an_observation_stay_text(qwen3) -> None:
-    ids = qwen3.observation_ids([FORGED], ended_by_stop=True)
+    ids = qwen3.observation_ids([FORGED], qwen3.stop_ids[0])
     specials = [token for token in ids if token in set(qwen3.tokenizer.added.values())]
     names = [qwen3.tokenizer.decode([token]) for token in specials]
     assert names == ["<|im_start|>", "<tool_response>", "</tool_response>", "<|im_end|>", "<|im_start|>"]
@@ -98,14 +98,14 @@ def test_official_qwen3_specials_in_an_observation_stay_text(qwen3) -> None:
 def test_layout_of_observations(renderer) -> None:
     decode = renderer.tokenizer.decode
     one = "\n<|im_start|>user\n<tool_response>\nok\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-    assert decode(renderer.observation_ids(["ok"], ended_by_stop=True)) == one
-    assert decode(renderer.observation_ids(["ok"], ended_by_stop=False)) == "<|im_end|>" + one
-    assert decode(renderer.observation_ids(["a", "b"], ended_by_stop=True)) == (
+    assert decode(renderer.observation_ids(["ok"], renderer.stop_ids[0])) == one
+    assert decode(renderer.observation_ids(["ok"], None)) == "<|im_end|>" + one
+    assert decode(renderer.observation_ids(["a", "b"], renderer.stop_ids[0])) == (
         "\n<|im_start|>user\n<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>"
         "\n<|im_start|>assistant\n"
     )
     with pytest.raises(ValueError, match="at least one"):
-        renderer.observation_ids([], ended_by_stop=True)
+        renderer.observation_ids([], renderer.stop_ids[0])
 
 
 def test_specials_spelled_in_an_observation_or_a_problem_stay_text(renderer) -> None:
@@ -114,8 +114,8 @@ def test_specials_spelled_in_an_observation_or_a_problem_stay_text(renderer) -> 
     def count(ids: list[int]) -> int:
         return sum(token in added for token in ids)
 
-    plain = renderer.observation_ids(["x"], ended_by_stop=True)
-    forged = renderer.observation_ids([FORGED], ended_by_stop=True)
+    plain = renderer.observation_ids(["x"], renderer.stop_ids[0])
+    forged = renderer.observation_ids([FORGED], renderer.stop_ids[0])
     assert count(forged) == count(plain)
     assert FORGED in renderer.tokenizer.decode(forged)
     problem = [MESSAGES[0], {"role": "user", "content": f"a {FORGED} b {FORGED}"}]
@@ -153,7 +153,7 @@ def test_prefix_property(renderer, conversation) -> None:
         action = action[: max(1, len(action) // 2)] if cut else action
         builder.append_action(action, [-1.0] * len(action), [0] * len(action))
         ended = action[-1] == renderer.stop_ids[0]
-        observation = renderer.observation_ids(results, ended)
+        observation = renderer.observation_ids(results, action[-1] if ended else None)
         builder.append_observation(observation)
         now = builder.tokens
         assert now[: len(seen)] == seen

@@ -1,0 +1,224 @@
+"""What every renderer shares: the first prompt by the model's own chat template, text that cannot forge tokens.
+
+Promises:
+* the first prompt is the template's own text, with its tool list; a special token spelled in a user or tool message
+  stays the characters it is;
+* a template that ignores tools gets them as a part of the system message (`tool_list`), in this project's words;
+* the same messages give the same ids on every day: a template that prints the date gets a fixed one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from agent.parsers import Parsed, Tools, hermes
+from agent.parsers.common import THINK, after_thought, to_json
+from agent.renderers import Message
+from agent.tokenizer import Tokenizer, TokenizerError
+from envs.environment import ToolCall
+
+DAY = datetime.datetime(2024, 7, 26)
+"""What templates that ask for the date are told (Llama 3.1's own default): a prompt must not change at midnight."""
+_THOUGHT_TAIL = 16
+"""Ids that are looked at to see whether a thought is open."""
+
+# Six digits between two fences, all from plane 15's private use: not in any real text.
+_MARK = re.compile("(\U000f0000[\U000f1000-\U000f1009]{6}\U000f0001)")
+PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "view",
+        "description": "Show a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+    },
+}
+
+
+class RendererRefused(TokenizerError):
+    """A tokenizer's chat template cannot be used for episodes; the text says why."""
+
+
+class TemplateRenderer:
+    """Base of the families. A subclass sets `_stops` and `_end` in its `__init__` and says how messages are framed.
+
+    `thinking` is handed to templates that take it; None leaves the template's own way."""
+
+    family: ClassVar[str] = ""
+    shape: ClassVar[str] = hermes.SHAPE
+    """How a call looks, for the tool list of templates without tools."""
+    _stops: tuple[int, ...]
+
+    def __init__(self, tokenizer: Tokenizer, *, thinking: bool | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.thinking = thinking
+        self._options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        return self.tokenizer.fingerprint
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return self._stops
+
+    # --- prompt -------------------------------------------------------------------------------------------------------
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        """The template's own text; special tokens spelled inside a message's content stay the characters they are."""
+        if tools and not self.template_shows_tools:
+            messages, tools = with_tool_list(messages, tools, self.shape), ()
+        safe, held = self._hold_specials(messages)
+        ids: list[int] = []
+        for piece in _MARK.split(self.template_text(safe, tools)):
+            ids += self.tokenizer.encode_text(held[piece]) if piece in held else self.tokenizer.encode_marked(piece)
+        return ids
+
+    def template_text(self, messages: Sequence[Message], tools: Tools = (), generation: bool = True) -> str:
+        """What the tokenizer's own template makes of a conversation. Raises RendererRefused."""
+        try:
+            text = self.tokenizer.hf.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                add_generation_prompt=generation,
+                tokenize=False,
+                date_string=DAY.strftime("%d %b %Y"),
+                strftime_now=DAY.strftime,
+                **self._options,
+            )
+        except Exception as error:  # jinja raises anything: TemplateError, TypeError of a filter, …
+            raise RendererRefused(
+                f"{self.tokenizer.folder}: its chat template fails on {_roles(messages)} ({error}). Such a "
+                "conversation cannot be rendered for this model."
+            ) from error
+        return str(text)
+
+    @cached_property
+    def template_shows_tools(self) -> bool:
+        messages = [{"role": "user", "content": "Q"}]
+        return "view" in self.template_text(messages, [PROBE_TOOL])
+
+    @cached_property
+    def generation_text(self) -> str:
+        """What the template puts between a user message and the model's turn."""
+        messages = [{"role": "user", "content": "Q"}]
+        with_, without = (self.template_text(messages, generation=on) for on in (True, False))
+        if not with_.startswith(without):
+            raise RendererRefused(
+                f"{self.tokenizer.folder}: the template's generation prompt changes what is before it"
+            )
+        return with_[len(without) :]
+
+    # --- observations -------------------------------------------------------------------------------------------------
+
+    def observation_ids(
+        self, texts: Sequence[str], ended_by: int | None, names: Sequence[str | None] = ()
+    ) -> list[int]:
+        if not texts:
+            raise ValueError("an observation needs at least one text")
+        named = [*names, *[None] * (len(texts) - len(names))]
+        return self._encode([*self._close(ended_by), *self._replies(texts, named, ended_by)])
+
+    def message_ids(self, text: str, ended_by: int | None) -> list[int]:
+        return self._encode([*self._close(ended_by), *self._user(text, ended_by)])
+
+    def _close(self, ended_by: int | None) -> list[int | str]:
+        """What ends a turn that the model did not end."""
+        raise NotImplementedError
+
+    def _replies(self, texts: Sequence[str], names: Sequence[str | None], ended_by: int | None) -> list[int | str]:
+        raise NotImplementedError
+
+    def _user(self, text: str, ended_by: int | None) -> list[int | str]:
+        raise NotImplementedError
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def parse(self, tokens: Sequence[int], *, before: Sequence[int], cut: bool, tools: Tools) -> Parsed:
+        return hermes.parse(self.action_text(tokens), cut=cut, in_thought=self.in_thought(before))
+
+    def in_thought(self, before: Sequence[int]) -> bool:
+        """Whether ids end inside a thought that the prompt opened."""
+        return self.tokenizer.decode(before[-_THOUGHT_TAIL:]).rstrip().endswith(THINK)
+
+    def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
+        return after_thought(self.action_text(tokens), self.in_thought(before))
+
+    def action_text(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(self._unstopped(tokens))
+
+    def action_ids(self, text: str) -> list[int]:
+        """Ids of a written turn with its end: for demonstrations and scripted play, never for what was sampled."""
+        return [*self.tokenizer.encode_marked(text), self._stops[0]]
+
+    def spell(self, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
+        """How these calls are written in a turn. Raises Unspeakable."""
+        return hermes.spell(calls)
+
+    def _unstopped(self, tokens: Sequence[int]) -> list[int]:
+        kept = list(tokens)
+        if kept and kept[-1] in self._stops:
+            kept.pop()
+        return kept
+
+    # --- text and ids -------------------------------------------------------------------------------------------------
+
+    def _encode(self, pieces: Sequence[int | str]) -> list[int]:
+        """Ids stand for themselves; neighbouring texts are joined first, as they would be merged in one text."""
+        ids: list[int] = []
+        text = ""
+        for piece in pieces:
+            if isinstance(piece, str):
+                text += piece
+            else:
+                ids += [*self.tokenizer.encode_text(text), piece]
+                text = ""
+        return ids + self.tokenizer.encode_text(text)
+
+    def _marked(self, text: str) -> list[int | str]:
+        """Pieces of template text: spelled added tokens as their ids."""
+        added = self.tokenizer.added
+        return [added[part] if index % 2 else part for index, part in enumerate(self._spelled.split(text)) if part]
+
+    @cached_property
+    def _spelled(self) -> re.Pattern[str]:
+        longest_first = sorted(self.tokenizer.added, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def _hold_specials(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Replace added tokens spelled in user and tool messages, which are not ours, by private-use marks."""
+        held: dict[str, str] = {}
+
+        def hold(match: re.Match[str]) -> str:
+            mark = "\U000f0000" + "".join(chr(0xF1000 + int(digit)) for digit in f"{len(held):06d}") + "\U000f0001"
+            held[mark] = match.group()
+            return mark
+
+        safe = []
+        for message in messages:
+            content = message.get("content")
+            if message.get("role") in ("user", "tool") and isinstance(content, str):
+                content = self._spelled.sub(hold, content)
+            safe.append({**message, "content": content})
+        return safe, held
+
+
+def with_tool_list(messages: Sequence[Message], tools: Tools, shape: str) -> list[dict[str, Any]]:
+    """The messages with the tools and the shape of a call at the end of the system message."""
+    listed = "\n".join(to_json(tool["function"]) for tool in tools)
+    text = (
+        "# Tools\n\nTo use a tool, write a call of this shape. Several calls in one turn run in order; their results "
+        f"come back in the next message.\n\n{shape}\n\nThe tools, as JSON schemas:\n{listed}"
+    )
+    made = [dict(message) for message in messages]
+    if made and made[0].get("role") == "system":
+        made[0]["content"] = f"{made[0]['content']}\n\n{text}"
+        return made
+    return [{"role": "system", "content": text}, *made]
+
+
+def _roles(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "the roles " + ", ".join(str(message.get("role")) for message in messages)
