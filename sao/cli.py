@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_eval, cli_train
+from sao import cli_eval, cli_images, cli_train
+from sao.cli_common import own_tasks
 from sao.paths import UserError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ tasks_app = typer.Typer(help="Look at tasks, bring your own repository.", no_arg
 sandbox_app = typer.Typer(help="What sandboxes are left on this machine.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(cli_images.app, name="images")
 
 Config_ = Annotated[str, typer.Option("--config", "-c", help="A TOML file, or a name in configs/.")]
 Set_ = Annotated[
@@ -41,13 +43,6 @@ def _example(*lines: str) -> str:
 
 def _backend(sandbox: str | None) -> list[str]:
     return [] if sandbox is None else [f"sandbox.backend={json.dumps(sandbox)}"]
-
-
-def _own_tasks(path: str | None) -> list[str]:
-    """Rows of the user's own, wherever `sao` is started later."""
-    return (
-        [] if path is None else [f"tasks.path={json.dumps(str(Path(path).expanduser().resolve()))}", "tasks.name=swe"]
-    )
 
 
 def _console(plain: bool = False) -> Console:
@@ -85,7 +80,7 @@ def rollout(
     chosen = list(overrides or [])
     if episodes is not None:
         chosen.append(f"rollout.episodes={episodes}")
-    chosen += [*_backend(sandbox), *_own_tasks(tasks)]
+    chosen += [*_backend(sandbox), *own_tasks(tasks)]
     if model is not None:
         chosen.append(f"model.path={json.dumps(model)}")
     resolved = load_config(config, chosen)
@@ -192,7 +187,7 @@ def tasks_validate(
     from sao.config import load_config
     from sao.tasks import validate_tasks
 
-    resolved = load_config(config, [*(overrides or []), *_own_tasks(tasks), *_backend(sandbox)])
+    resolved = load_config(config, [*(overrides or []), *own_tasks(tasks), *_backend(sandbox)])
     if count is None and not tasks and not resolved.tasks.path:
         count = 16  # generated sets are as long as one likes
     raise typer.Exit(validate_tasks(resolved, _console(plain), repeats, count))

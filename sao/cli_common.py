@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -32,3 +34,10 @@ def example(*lines: str) -> str:
 
 def console(plain: bool = False) -> Console:
     return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
+
+
+def own_tasks(path: str | None) -> list[str]:
+    """Rows of the user's own, wherever `sao` is started later."""
+    return (
+        [] if path is None else [f"tasks.path={json.dumps(str(Path(path).expanduser().resolve()))}", "tasks.name=swe"]
+    )

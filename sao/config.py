@@ -83,6 +83,23 @@ class SandboxConfig(Section):
     pool: PoolConfig = PoolConfig()
 
 
+class ImagesConfig(Section):
+    """Docker images that tasks name: missing ones are pulled, those not used lately make room (`sao images`)."""
+
+    mirror: str = ""
+    """host[:port][/path] that is asked first for Docker Hub's images, e.g. a pull-through cache."""
+    budget_gib: float = Field(0.0, ge=0)
+    """Most that all images of the engine may take on disk; 0: no budget. Only images that sao pulled are removed."""
+    keep_free_gib: float = Field(5.0, ge=0)
+    """GiB left free on the engine's disk for what sandboxes write."""
+    parallel: int = Field(3, ge=1, le=6)
+    """Pulls at once."""
+    tries: int = Field(6, ge=1)
+    """Of one image, when the registry is busy or the connection breaks."""
+    patience_s: float = Field(900.0, ge=0)
+    """Longest time that one image may wait for a registry that says "later"."""
+
+
 class RolloutConfig(Section):
     episodes: int = Field(64, ge=1)
     """Draws of the plan; draw i runs task i modulo the number of tasks."""
@@ -105,6 +122,7 @@ class Config(Section):
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    images: ImagesConfig = ImagesConfig()
     rollout: RolloutConfig = RolloutConfig()
     value: ValueConfig = ValueConfig()
     train: TrainConfig = TrainConfig()
@@ -116,7 +134,7 @@ class Config(Section):
         """Hash of what decides the trajectories: a run folder is only continued under the same one.
 
         Machine matters (concurrency, device, sandbox sizes) may change between start and resume; the plan may grow."""
-        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "value", "train"})
+        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "images", "value", "train"})
         plan["rollout"] = {"seed": self.rollout.seed}
         plan["model"] = {"path": self.model.path}
         return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]

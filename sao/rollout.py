@@ -39,6 +39,7 @@ from data.trajectory import Status, Trajectory
 from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, policy_of, tasks_of
 from sao.config import Config
+from sao.images import fetch_for_run
 from sao.paths import model_folder
 from sao.rundir import RunDir, open_run
 from sao.view import RolloutView, Tally
@@ -57,6 +58,7 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
 
 async def _run(config: Config, console: Console, folder: RunDir, parts: Parts) -> int:
     began = time.monotonic()
+    await fetch_for_run(config, parts.tasks, console)
     backend = await backend_of(config, folder.path.name)
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(TrajectoryLog(folder.log, shard_size=config.rollout.seal_every).open())
