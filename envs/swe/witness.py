@@ -21,7 +21,7 @@ _WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:un
 _PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\bactivate\b|-p no:terminal|-n ?(?:auto|\d)")
 
 SOURCE = """
-import json, os, sys
+import json, os, sys, warnings
 
 def watch(place):
     def note(ran, passed, bad, probe):
@@ -59,7 +59,10 @@ def watch(place):
             if any(mark.name in ("xfail", "flaky") for mark in item.iter_markers()):
                 continue
             call = sys.modules["_pytest.runner"].CallInfo.from_call(fail, when="call")
-            return item.ihook.pytest_runtest_makereport(item=item, call=call).outcome == "failed"
+            item.funcargs = {}  # gone since its teardown, and plugins ask for it
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return item.ihook.pytest_runtest_makereport(item=item, call=call).outcome == "failed"
         return None
 
     def unittest_runner(module):
