@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -18,3 +20,43 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
     spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Exact two-sided p-value that two systems which disagree on so many instances are equally good; 1 where they never
+    disagree. (McNemar's test, binomial with 1/2, not the chi-squared approximation.)
+
+    Raises ValueError for negative counts."""
+    if only_first < 0 or only_second < 0:
+        raise ValueError(f"counts {only_first} and {only_second}: neither may be negative")
+    trials, least = only_first + only_second, min(only_first, only_second)
+    tail = sum(math.comb(trials, count) for count in range(least + 1))
+    return min(1.0, 2 * tail / 2**trials)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of (second - first) over the pairs, with a percentile bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_bootstrap(
+    first: Sequence[float], second: Sequence[float], *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+) -> Difference:
+    """Instances are drawn with replacement, both systems' scores of an instance together. Same seed, same interval.
+
+    Raises ValueError for no pairs, lists of different length, fewer than 1 draw, or a level outside (0, 1)."""
+    import numpy as np
+
+    if len(first) != len(second) or not first:
+        raise ValueError(f"{len(first)} and {len(second)} scores: pairs are needed, at least one")
+    if draws < 1 or not 0 < level < 1:
+        raise ValueError(f"{draws} draws at level {level}: at least 1 draw, level between 0 and 1")
+    gaps = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    values, counts = np.unique(gaps, return_counts=True)  # few different gaps: draw how often each comes
+    drawn = np.random.default_rng(seed).multinomial(len(gaps), counts / len(gaps), size=draws)
+    low, high = np.quantile(drawn @ values / len(gaps), [(1 - level) / 2, (1 + level) / 2])
+    return Difference(float(gaps.mean()), float(low), float(high))

@@ -9,15 +9,13 @@ stands in the folder for the same patch, row, image and harness is not made agai
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agent.fleet import FaultStorm
 from envs.environment import EnvironmentFault
@@ -32,12 +30,6 @@ from eval.swebench.predictions import Prediction
 from eval.swebench.resolve import resolves
 from eval.swebench.rows import HarnessRow
 from eval.swebench.store import EvalFolder, resume_key
-
-
-class Images(Protocol):
-    """What makes images be there (`envs.images.ImageStore`)."""
-
-    def using(self, name: str) -> AbstractAsyncContextManager[None]: ...
 
 
 @dataclass(frozen=True)
@@ -72,12 +64,9 @@ class Grader:
         harness: Harness,
         folder: EvalFolder,
         settings: GradeSettings | None = None,
-        *,
-        images: Images | None = None,
     ) -> None:
         self.backend, self.harness, self.folder = backend, harness, folder
         self.settings = settings or GradeSettings()
-        self._images = images
         self._in_a_row = 0
 
     async def run(
@@ -104,7 +93,7 @@ class Grader:
     async def grade(self, row: HarnessRow, prediction: Prediction, observer: Observer | None = None) -> Graded:
         emit = observer or (lambda progress: None)
         limit = timeout_of(row, self.settings.limits)
-        image = await self._image_here(row)
+        image = await image_id(self.backend, row.swe.image)
         if (earlier := self.folder.earlier(row, prediction, image, self.harness.version, limit)) is not None:
             emit(Progress(row.instance_id, earlier, reused=True))
             return earlier
@@ -141,12 +130,12 @@ class Grader:
         limits = self.settings.limits
         script = await self.harness.script(row)
         place = self.folder.place(prediction)
-        async with self._image(row):
-            image = await self._image_here(row) or ""
+        async with await self.backend.start(spec(row, limits)) as sandbox:
+            # Only now is it sure that the image is here.
+            image = await image_id(self.backend, row.swe.image) or ""
             key = resume_key(row, prediction, image, self.harness.version)
             blank = dataclasses.replace(blank, image=image, key=key)
-            async with await self.backend.start(spec(row, limits)) as sandbox:
-                run = await evaluate(sandbox, row, script, patch, limits)
+            run = await evaluate(sandbox, row, script, patch, limits)
         await asyncio.to_thread(_keep, place, script, patch, run)
         found = patch_findings(row, patch, script, run.applied)
         blank = dataclasses.replace(
@@ -180,33 +169,6 @@ class Grader:
             report=judged.report,
         )
 
-    @contextlib.asynccontextmanager
-    async def _image(self, row: HarnessRow) -> AsyncIterator[None]:
-        if self._images is None or self.backend.name != "docker":
-            yield
-            return
-        async with self._images.using(row.swe.image):
-            yield
-
-    async def _image_here(self, row: HarnessRow) -> str | None:
-        """Content id of the row's image, None when it is not on this machine. Without images: what the sandbox runs."""
-        engine = getattr(self.backend, "engine", None)
-        if engine is None:
-            return f"{self.backend.name}: {platform.platform()}, Python {platform.python_version()}"
-
-        def look(api: Any) -> str | None:
-            import docker
-
-            try:
-                return str(api.inspect_image(row.swe.image)["Id"])
-            except docker.errors.ImageNotFound:
-                return None
-
-        try:
-            return await engine.call(look)
-        except (SandboxError, OSError):  # the start itself tells what is wrong with the engine, and is tried again
-            return None
-
     def _watch(self, graded: Graded) -> None:
         ours = graded.verdict is Verdict.ERROR and not graded.about_model
         self._in_a_row = self._in_a_row + 1 if ours else 0
@@ -215,6 +177,29 @@ class Grader:
                 f"{self._in_a_row} instances in a row ended in faults of ours, the last: {graded.instance_id}: "
                 f"{graded.error}: {graded.reason[-500:]}. Mend the cause and start again: verdicts are kept"
             )
+
+
+async def image_id(backend: SandboxBackend, image: str) -> str | None:
+    """Content id of an image, None when it is not on this machine. Without images: what the sandboxes run on."""
+    while (inner := getattr(backend, "backend", None)) is not None:
+        backend = inner
+    engine = getattr(backend, "engine", None)
+    if engine is None:
+        return f"{backend.name}: {platform.platform()}, Python {platform.python_version()}"
+
+    def look(api: Any) -> str | None:
+        import docker
+
+        try:
+            return str(api.inspect_image(image)["Id"])
+        except docker.errors.ImageNotFound:
+            return None
+
+    try:
+        found: str | None = await engine.call(look)
+    except (SandboxError, OSError):  # a start will tell what is wrong with the engine, and is tried again
+        return None
+    return found
 
 
 def _keep(place: Path, script: str, patch: bytes, run: EvalRun) -> None:
