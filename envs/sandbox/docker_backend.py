@@ -50,6 +50,10 @@ START_TRIES = 3
 REAP_S = 30.0
 STATE_S = 86400.0
 """A kept state whose owner cannot be judged is removed after so long."""
+_HOSTS = (
+    "[ -s /etc/hosts ] || printf '127.0.0.1\\tlocalhost sandbox\\n::1\\tlocalhost\\n' 2>/dev/null >/etc/hosts || true"
+)
+"""An engine without networks writes no /etc/hosts."""
 
 
 def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "") -> dict[str, Any]:
@@ -88,6 +92,9 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
         "working_dir": "/",
         "environment": {**BASE_ENV, **spec.env},
         "labels": labels,
+        # No network at all, not even the engine's idea of none: a namespace with nothing but loopback. It spares the
+        # engine a process of its own for each start, half of what a start costs.
+        "network_disabled": True,
         "host_config": host,
         "healthcheck": {"test": ["NONE"]},
     }
@@ -116,7 +123,7 @@ class DockerSandbox(ChannelledSandbox):
             self._unfinished = work
             raise
         await self._stream.connect(sock)
-        self._write(channel_script(self.spec, self.channel.nonce))
+        self._write(channel_script(self.spec, self.channel.nonce, _HOSTS))
         await self.channel.ready(READY_S)
 
     def _create(self, api: Any) -> socket.socket:
