@@ -11,8 +11,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from envs.sandbox.owner import Found
+from envs.sandbox.states import States
 
 
 class SandboxError(RuntimeError):
@@ -150,6 +152,11 @@ class SandboxBackend(abc.ABC):
 
     name: str
     run_id: str
+
+    @cached_property
+    def states(self) -> States:
+        """Its prepared states, from which sandboxes are forked."""
+        return States(self)
 
     @abc.abstractmethod
     async def check(self) -> None:

@@ -21,7 +21,8 @@ from envs.sandbox.contract import PathRefused, Sandbox, SandboxBackend, SandboxE
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
-from envs.swe.repository import provide, record
+from envs.swe.provided import start_provided
+from envs.swe.repository import record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
 from envs.swe.worktree import Changes, Snapshot, Unreadable, collect
 from envs.tools.toolset import ToolSet
@@ -59,9 +60,9 @@ class SWEEnvironment(Environment):
     async def reset(self) -> str:
         if self.sandbox is not None:
             raise EnvironmentFault(f"task {self.row.task_id}: reset was called twice; make a new environment")
-        self.sandbox = await self.backend.start(agent_spec(self.row, self.limits))
         with _our_faults(self.row):
-            self._snapshot = await record(self.sandbox, self.row, await provide(self.sandbox, self.row))
+            self.sandbox, clean = await start_provided(self.backend, agent_spec(self.row, self.limits), self.row)
+            self._snapshot = await record(self.sandbox, self.row, clean)
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
@@ -71,7 +72,8 @@ class SWEEnvironment(Environment):
     async def grade(self) -> Grade:
         sandbox, before = self._ready("grade")
         started = time.monotonic()
-        fresh_start = asyncio.create_task(self.backend.start(grader_spec(self.row, self.limits)))
+        spec = grader_spec(self.row, self.limits)
+        fresh_start = asyncio.create_task(start_provided(self.backend, spec, self.row))
         try:
             changes: Changes | Unreadable
             try:
@@ -85,8 +87,8 @@ class SWEEnvironment(Environment):
             await _discard(fresh_start)
             return _failed(self.row, str(changes))
         with _our_faults(self.row):
-            async with await fresh_start as fresh:
-                await provide(fresh, self.row)
+            fresh, _ = await fresh_start
+            async with fresh:
                 diff, run = await diff_and_test(
                     fresh,
                     self.row,
@@ -127,8 +129,8 @@ async def run_fresh(row: SweRow, backend: SandboxBackend, patch: bytes, limits: 
     """The row's tests on `patch`, in a fresh sandbox."""
     check_backend(row, backend)
     with _our_faults(row):
-        async with await backend.start(grader_spec(row, limits)) as fresh:
-            await provide(fresh, row)
+        fresh, _ = await start_provided(backend, grader_spec(row, limits), row)
+        async with fresh:
             return await run_tests(fresh, row, patch, timeout_s=_eval_timeout(row, limits))
 
 
@@ -184,10 +186,10 @@ def _failed(row: SweRow, reason: str) -> Grade:
     return judge(row, TestRun(ParsedLog(), "", -1, 0.0, reason), b"")
 
 
-async def _discard(starting: asyncio.Task[Sandbox]) -> None:
+async def _discard(starting: asyncio.Task[tuple[Sandbox, Snapshot]]) -> None:
     """A sandbox that is not needed any more, started or not."""
     try:
-        sandbox = await starting
-    except SandboxError:  # a failed start leaves nothing, and the caller has its own verdict or error already
+        sandbox, _ = await starting
+    except (SandboxError, EnvironmentFault, OSError):  # it left nothing, and the caller has its own verdict or error
         return
     await sandbox.close()
