@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
 from envs.sandbox.contract import PathRefused, Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
+from envs.swe.diff import Bench, make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
@@ -41,14 +43,28 @@ class SweLimits:
     """Test output kept for the parser; beyond it the log counts as damaged."""
 
 
+Verifier = Callable[[bytes], Awaitable[Grade]]
+"""Judges a finished patch; raises EnvironmentFault or SandboxError when it cannot."""
+
+
 class SWEEnvironment(Environment):
-    """One episode on one task. The task is checked here: a row that cannot run raises TaskError before any sandbox."""
+    """One episode on one task. The task is checked here: a row that cannot run raises TaskError before any sandbox.
+
+    `verifier` judges the agent's patch instead of this room's own parsers (benchmarks have their official ones)."""
 
     def __init__(
-        self, task: Task, backend: SandboxBackend, toolset: ToolSet | None = None, limits: SweLimits | None = None
+        self,
+        task: Task,
+        backend: SandboxBackend,
+        toolset: ToolSet | None = None,
+        limits: SweLimits | None = None,
+        *,
+        verifier: Verifier | None = None,
     ) -> None:
         self.row = read_row(task)
-        find_parser(self.row.log_parser)
+        if verifier is None:
+            find_parser(self.row.log_parser)
+        self._verifier = verifier
         check_backend(self.row, backend)
         self.backend = backend
         self.toolset = toolset or ToolSet()
@@ -85,7 +101,9 @@ class SWEEnvironment(Environment):
             raise
         if isinstance(changes, Unreadable):
             await _discard(fresh_start)
-            return _failed(self.row, str(changes))
+            return await self._verifier(b"") if self._verifier else _failed(self.row, str(changes))
+        if self._verifier is not None:
+            return await self._verifier(await self._patch(fresh_start, before, changes))
         with _our_faults(self.row):
             fresh, _ = await fresh_start
             async with fresh:
@@ -104,6 +122,17 @@ class SWEEnvironment(Environment):
             "seconds": round(time.monotonic() - started, 4),
         }
         return dataclasses.replace(grade, detail=detail)
+
+    async def _patch(
+        self, fresh_start: asyncio.Task[tuple[Sandbox, Snapshot]], before: Snapshot, changes: Changes
+    ) -> bytes:
+        with _our_faults(self.row):
+            fresh, _ = await fresh_start
+            async with fresh:
+                bench = Bench(f"/tmp/.driver-{secrets.token_hex(8)}")
+                return (
+                    await make_diff(fresh, self.row, before, changes, bench, max_bytes=self.limits.patch_bytes)
+                ).patch
 
     async def close(self) -> None:
         sandbox, self.sandbox = self.sandbox, None

@@ -278,3 +278,33 @@ def test_an_episode_on_docker() -> None:
     hard = episode(shell(f"{FIX}; rm -rf .git; chmod 000 shop; printf 'x' > ' odd\\n name'"), backend=docker())
     assert hard.reward == 1.0, hard.detail
     assert hard.patch.count(b"diff --git") == 2
+
+
+def test_a_verifier_judges_instead_of_the_parsers() -> None:
+    """Benchmarks bring their own: the row's parser need not be known here, the patch is the driver's diff."""
+    seen: list[bytes] = []
+
+    async def verifier(patch: bytes) -> Grade:
+        seen.append(patch)
+        return Grade(0.5, {"by": "tests"}, patch)
+
+    async def work(backend: SandboxBackend) -> list[Grade]:
+        task = tiny_task(log_parser="parse_log_django")
+        with pytest.raises(TaskError, match="parse_log_django"):
+            SWEEnvironment(task, backend)
+        grades = []
+        for script in (FIX, "rm -rf /testbed"):
+            environment = SWEEnvironment(task, backend, ToolSet(), verifier=verifier)
+            try:
+                await environment.reset()
+                assert environment.sandbox is not None
+                await environment.sandbox.exec(script)
+                grades.append(await environment.grade())
+            finally:
+                await environment.close()
+        return grades
+
+    grades = run(work)
+    assert [grade.reward for grade in grades] == [0.5, 0.5]
+    assert b"+    return a + b" in seen[0]
+    assert seen[1] == b""
