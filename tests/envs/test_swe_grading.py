@@ -293,12 +293,12 @@ def test_a_verifier_judges_instead_of_the_parsers() -> None:
         with pytest.raises(TaskError, match="parse_log_django"):
             SWEEnvironment(task, backend)
         grades = []
-        for script in (FIX, "rm -rf /testbed"):
-            environment = SWEEnvironment(task, backend, ToolSet(), verifier=verifier)
+        for script, size in ((FIX, 1 << 20), ("seq 20000 >more.txt", 1000)):
+            environment = SWEEnvironment(task, backend, ToolSet(), SweLimits(patch_bytes=size), verifier=verifier)
             try:
                 await environment.reset()
                 assert environment.sandbox is not None
-                await environment.sandbox.exec(script)
+                await environment.sandbox.exec(script)  # the second leaves more than may be read out
                 grades.append(await environment.grade())
             finally:
                 await environment.close()
