@@ -38,9 +38,10 @@ FRAME_TOKENS = (
 )
 """What every call repeats. Each is one id, so an episode has some 40 action tokens instead of 150."""
 
-SPLIT = r"[\r\n]+ *| {2,}|\.py(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
-"""Pre-tokens: a line break with the next line's indentation, a suffix .py, a word with at
-most one space, one digit, a run of signs."""
+SPLIT = r"""[\r\n]+ *| {2,}|\.py(?!\p{L})| ?\p{L}+|\p{N}| ?(?:"{3}|//|[<>=!]=|[^\s\p{L}\p{N}])|\s"""
+"""Pre-tokens: a line break with the next line's indentation, a suffix .py, a word with at most one space, one digit,
+one sign (or Python's signs of two and three). Not runs of signs: a bracket closes the same way after `))` as after `)`,
+and a run that no training text shows, such as `)])`, would be bytes that the policy has never met."""
 
 CHAT_TEMPLATE = r"""
 {%- set ns = namespace(system='') -%}

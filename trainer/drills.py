@@ -39,7 +39,7 @@ _SHAPELESS = tuple(option.fill + ")" for option in kinds.OFF_BY_ONE.options)
 """Only in bodies of one line: its last member could stand anywhere."""
 _PROSE = (
     *_words("return value text true when tell whether one if or zero at go from until take times cap of in case write"),
-    *_words("capped range list box"),
+    *_words("capped range list box tuple written form around shown nested that keeps"),
 )
 _HINTS = (
     *(option.hint for kind in kinds.KINDS for option in kind.options),

@@ -134,8 +134,15 @@ SHAPES: tuple[Shape, ...] = (
     Shape("text", "Text of {says}.", ("return str({code})",)),
     Shape("boxed", "List of {says}.", ("return [{code}]",)),
     Shape("stored", "Box with {says}.", ("{r} = [{code}]", "return {r}")),
+    Shape("tuple", "Tuple of {says}.", ("return ({code},)",)),
+    Shape("written", "Written form of {says}.", ("{r} = str({code})", "return {r}")),
+    Shape("wrapped", "List around {says}.", ("{r} = {code}", "return [{r}]")),
+    Shape("shown", "Shown is {says}.", ("{r} = {code}", "return str({r})")),
+    Shape("nested", "Nested list of {says}.", ("return [[{code}]]",)),
+    Shape("kept", "Tuple that keeps {says}.", ("{r} = ({code},)", "return {r}")),
+    Shape("formed", "Form of {says}.", ("return repr({code})",)),
 )
-_RETURNS = ("plain", "text", "boxed")
+_RETURNS = tuple(shape.name for shape in SHAPES if len(shape.body) == 1)
 """A return can only be missing from a shape that has its expression in it."""
 
 
@@ -154,13 +161,14 @@ def _template(split: str, core: Core, shape: Shape, number: int) -> Template:
 
 
 def _grid() -> dict[str, tuple[Template, ...]]:
-    """Every core in every shape, each pair in one split only, as in a Latin square: what is held out is the pair, a
-    program and a docstring that train has never shown, while every core and every shape is met in train with others."""
+    """Every core in every shape, each pair in one split only, two shapes of a core held out: what is held out is the
+    pair, a program and a docstring that train has never shown, while every core and every shape is met in train with others."""
     made: dict[str, list[Template]] = {"train": [], "heldout": [], "unseen": []}
     for row, core in enumerate(CORES):
         fitting = [shape for shape in SHAPES if not core.kind.missing or shape.name in _RETURNS]
+        out = {row % len(fitting), (row + len(fitting) // 2) % len(fitting)}
         for column, shape in enumerate(fitting):
-            split = "heldout" if column == row % len(fitting) else "train"
+            split = "heldout" if column in out else "train"
             made[split].append(_template(split, core, shape, row))
     # As methods of a class, on self's fields: a family that train never shows at all.
     method = Shape("method", "Give {says}.", ("return {code}",))
