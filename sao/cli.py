@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_eval, cli_images, cli_train
+from sao import cli_eval, cli_images, cli_sandbox, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
 
@@ -24,9 +24,8 @@ app = typer.Typer(
     add_completion=False,
 )
 tasks_app = typer.Typer(help="Look at tasks, bring your own repository.", no_args_is_help=True)
-sandbox_app = typer.Typer(help="What sandboxes are left on this machine.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
-app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(cli_sandbox.app, name="sandbox")
 app.add_typer(cli_images.app, name="images")
 
 Config_ = Annotated[str, typer.Option("--config", "-c", help="A TOML file, or a name in configs/.")]
@@ -234,31 +233,6 @@ def tasks_pack(
         image=image,
     )
     raise typer.Exit(code)
-
-
-@sandbox_app.command("gc", epilog=_example("sao sandbox gc"))
-def sandbox_gc(plain: Plain_ = False) -> None:
-    """Remove what dead owners left: containers, volumes, work folders. Living runs are not touched."""
-    import asyncio
-
-    from envs.sandbox import BackendUnavailable, make_backend
-
-    console = _console(plain)
-
-    async def reap() -> None:
-        for kind in ("docker", "embedded"):
-            try:
-                backend = await asyncio.to_thread(make_backend, kind, "gc")
-            except BackendUnavailable as error:
-                console.print(f"{kind}: {escape(str(error))}")
-                continue
-            try:
-                removed = await backend.reap()
-                console.print(f"{kind}: removed {len(removed)}" + "".join(f"\n  {name}" for name in removed))
-            finally:
-                await backend.close()
-
-    asyncio.run(reap())
 
 
 @app.command(

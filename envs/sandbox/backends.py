@@ -7,6 +7,7 @@ answers, else embedded with a warning that says what that means.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from envs.sandbox.contract import BackendUnavailable, SandboxBackend
 
@@ -22,21 +23,40 @@ def make_backend(kind: str, run_id: str, *, starts_at_once: int = 0, runtime: st
         raise ValueError(f"no sandbox backend {kind!r}; choose one of {', '.join(KINDS)}")
     reason = ""
     if kind in ("auto", "docker"):
-        from envs.sandbox.docker_backend import DockerBackend
-        from envs.sandbox.docker_engine import connect
-
         try:
-            return DockerBackend(run_id, connect(), starts_at_once=starts_at_once, runtime=runtime)
+            return _docker(run_id, starts_at_once=starts_at_once, runtime=runtime)
         except BackendUnavailable as error:
             if kind == "docker":
                 raise
             reason = str(error)
-    from envs.sandbox.embedded import EmbeddedBackend
-
-    embedded = EmbeddedBackend(run_id)
+    embedded = _embedded(run_id)
     log.warning(
         "EMBEDDED SANDBOX: commands run in namespaces of this machine, sharing its kernel, /usr and Python read-only, "
         "without an image; fit for trusted demo tasks, not for hostile code.%s",
         f" Why: {reason}" if reason else "",
     )
     return embedded
+
+
+def every_backend(run_id: str) -> list[tuple[str, SandboxBackend | BackendUnavailable]]:
+    """Each kind's backend, or why it does not run here: for looking after what is left, not for a run."""
+    found: list[tuple[str, SandboxBackend | BackendUnavailable]] = []
+    for kind, make in (("docker", _docker), ("embedded", _embedded)):
+        try:
+            found.append((kind, make(run_id)))
+        except BackendUnavailable as error:
+            found.append((kind, error))
+    return found
+
+
+def _docker(run_id: str, **settings: Any) -> SandboxBackend:
+    from envs.sandbox.docker_backend import DockerBackend
+    from envs.sandbox.docker_engine import connect
+
+    return DockerBackend(run_id, connect(), **settings)
+
+
+def _embedded(run_id: str) -> SandboxBackend:
+    from envs.sandbox.embedded import EmbeddedBackend
+
+    return EmbeddedBackend(run_id)
