@@ -27,7 +27,7 @@ from envs.images import FetchingBackend, ImageSettings, ImageStore
 from envs.sandbox import SandboxBackend, SandboxLimits, make_backend
 from envs.sandbox.docker_backend import DockerBackend
 from envs.sandbox.pool import PoolSettings, SandboxPool
-from envs.swe import SWEEnvironment, SweLimits
+from envs.swe import SWEEnvironment, SweLimits, Verifier
 from envs.swe.row import BASE_IMAGE
 from envs.tools.toolset import ToolLimits, ToolSet
 from sao.config import Config
@@ -169,7 +169,13 @@ def swe_limits(config: Config, preset: Preset) -> SweLimits:
     )
 
 
-def environments_of(config: Config, preset: Preset, backend: SandboxBackend) -> Callable[[Task], Environment]:
+def environments_of(
+    config: Config,
+    preset: Preset,
+    backend: SandboxBackend,
+    verifier_of: Callable[[Task], Verifier] | None = None,
+) -> Callable[[Task], Environment]:
+    """`verifier_of`: who judges a task's patch, instead of our own parsers."""
     limits = swe_limits(config, preset)
     toolset = ToolSet(
         preset.tools,
@@ -181,7 +187,8 @@ def environments_of(config: Config, preset: Preset, backend: SandboxBackend) -> 
     )
 
     def make(task: Task) -> Environment:
-        environment = SWEEnvironment(task, backend, toolset, limits)
+        verifier = verifier_of(task) if verifier_of is not None else None
+        environment = SWEEnvironment(task, backend, toolset, limits, verifier=verifier)
         return BlindEnvironment(environment) if config.agent.blind else environment
 
     return make

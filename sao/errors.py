@@ -26,9 +26,10 @@ def exit_code_and_text(error: BaseException) -> tuple[int, str] | None:
     from data.task import TaskError
     from envs.environment import EnvironmentFault
     from envs.sandbox.contract import SandboxError
+    from eval.errors import EvalError
     from sao.paths import UserError
 
-    user: list[type[BaseException]] = [UserError, TaskError, LogError, PresetError, TokenizerError]
+    user: list[type[BaseException]] = [UserError, TaskError, LogError, PresetError, TokenizerError, EvalError]
     for module, names in _HEAVY.items():  # torch is not imported just to show an error
         if loaded := sys.modules.get(module):
             user += [getattr(loaded, name) for name in names]

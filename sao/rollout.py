@@ -33,9 +33,13 @@ from agent.fleet import (
     Stop,
     plan_draws,
 )
+from agent.presets import Preset
 from data.journal import DISPATCHED, FINISHED, RETRIED, Journal
 from data.log import TrajectoryLog
+from data.task import Task
 from data.trajectory import Status, Trajectory
+from envs.environment import Environment
+from envs.sandbox import SandboxBackend
 from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, policy_of, tasks_of
 from sao.config import Config
@@ -51,12 +55,19 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
     folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
-        return asyncio.run(_run(config, console, folder, parts))
+        return asyncio.run(play(config, console, folder, parts))
     finally:
         folder.close()
 
 
-async def _run(config: Config, console: Console, folder: RunDir, parts: Parts) -> int:
+async def play(
+    config: Config,
+    console: Console,
+    folder: RunDir,
+    parts: Parts,
+    environments: Callable[[Config, Preset, SandboxBackend], Callable[[Task], Environment]] = environments_of,
+) -> int:
+    """The plan's episodes into the open run folder; exit code as `rollout`."""
     began = time.monotonic()
     await fetch_for_run(config, parts.tasks, console)
     backend = await backend_of(config, folder.path.name)
@@ -88,7 +99,7 @@ async def _run(config: Config, console: Console, folder: RunDir, parts: Parts) -
             policy,
             parts.renderer,
             parts.preset,
-            environments_of(config, parts.preset, backend),
+            environments(config, parts.preset, backend),
             keep,
             FleetSettings(
                 run_id=folder.path.name,

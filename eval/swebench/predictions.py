@@ -25,11 +25,13 @@ class Prediction:
     instance_id: str
     model: str
     patch: str | None
+    unpatched: bool = False
+    """Run the tests although there is no patch (validation of the row)."""
 
     @property
     def empty(self) -> bool:
         """The official rule. Blanks are no empty patch but one that does not apply."""
-        return not self.patch
+        return not self.patch and not self.unpatched
 
     def patch_bytes(self) -> bytes:
         """Raises UnicodeEncodeError for text that stands for no bytes (surrogates beyond `surrogateescape`)."""

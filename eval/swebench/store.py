@@ -50,8 +50,10 @@ def file_name(name: str) -> str:
 class EvalFolder:
     """Context manager. Raises EvalError when another process grades into the folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "") -> None:
+        """`name`: the official run id; default: the folder's own name."""
         self.path = path
+        self.name = name or path.name
         self.journal = Journal(path / "journal.jsonl")
         self._lock: IO[str] | None = None
 
@@ -72,7 +74,7 @@ class EvalFolder:
             self._lock.close()
 
     def place(self, prediction: Prediction) -> Path:
-        logs = self.path / "logs" / "run_evaluation" / self.path.name
+        logs = self.path / "logs" / "run_evaluation" / file_name(self.name)
         return logs / file_name(prediction.model) / file_name(prediction.instance_id)
 
     def earlier(
