@@ -111,6 +111,16 @@ class SandboxPool(SandboxBackend):
         taken = await asyncio.gather(*(self._take(shelf, spec) for _ in range(self._target(shelf, time.monotonic()))))
         shelf.ready.extend(taken)
 
+    async def empty(self) -> None:
+        """Close all ready ones; the next asks are as if there had been none before."""
+        shelves, self._shelves = list(self._shelves.values()), {}
+        for shelf in shelves:
+            shelf.asked = 0
+            while shelf.ready:
+                self._discard(shelf.ready.popleft())
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        await asyncio.gather(*self._ends)
+
     async def _take(self, shelf: _Shelf, spec: SandboxSpec) -> _Ready:
         while shelf.ready:
             ready = shelf.ready.popleft()
