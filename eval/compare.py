@@ -107,7 +107,8 @@ def compare(first: Scores, second: Scores, *, draws: int = 10_000, seed: int = 0
 def read_scores(path: str | Path) -> Scores:
     """Raises EvalError naming the file."""
     place = Path(path).expanduser()
-    file = place / "scores.json" if place.is_dir() else place
+    inside = [place / "scores.json", place / "grading" / "scores.json"]
+    file = next((each for each in inside if each.is_file()), inside[0]) if place.is_dir() else place
     if not file.is_file():
         raise EvalError(
             f"no results at {file}: give a run folder, its scores.json, or a SWE-bench summary or reports file"

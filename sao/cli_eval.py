@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from sao import cli_swebench
 from sao.cli_common import Config_, Model_, Plain_, Sandbox_, Set_, console, example, overrides_of
 
 eval_app = typer.Typer(help="Score models on what they were not trained on.", no_args_is_help=True)
@@ -58,4 +59,5 @@ def register(app: typer.Typer) -> None:
         name="micro-swe",
         epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),
     )(micro_swe)
+    cli_swebench.register(eval_app)
     app.add_typer(eval_app, name="eval")

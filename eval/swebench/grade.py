@@ -48,6 +48,7 @@ class Progress:
     """`graded` is None when the instance begins; `reused` when its verdict stood already."""
 
     instance_id: str
+    model: str
     graded: Graded | None = None
     reused: bool = False
 
@@ -71,16 +72,16 @@ class Grader:
 
     async def run(
         self, work: Sequence[tuple[HarnessRow, Prediction]], observer: Observer | None = None
-    ) -> dict[str, Graded]:
-        """By instance id, in the order of `work`. Raises FaultStorm, and TaskError for a row that cannot run here."""
+    ) -> list[Graded]:
+        """In the order of `work`. Raises FaultStorm, and TaskError for a row that cannot run here."""
         for row, _ in work:
             check_backend(row.swe, self.backend)
-        source = iter(work)
-        done: dict[str, Graded] = {}
+        source = iter(enumerate(work))
+        done: dict[int, Graded] = {}
 
         async def worker() -> None:
-            for row, prediction in source:
-                done[row.instance_id] = await self.grade(row, prediction, observer)
+            for number, (row, prediction) in source:
+                done[number] = await self.grade(row, prediction, observer)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -88,16 +89,16 @@ class Grader:
                     group.create_task(worker())
         except BaseExceptionGroup as failures:  # the others were cancelled, their sandboxes are gone
             raise failures.exceptions[0] from None
-        return {row.instance_id: done[row.instance_id] for row, _ in work}
+        return [done[number] for number in range(len(work))]
 
     async def grade(self, row: HarnessRow, prediction: Prediction, observer: Observer | None = None) -> Graded:
         emit = observer or (lambda progress: None)
         limit = timeout_of(row, self.settings.limits)
         image = await image_id(self.backend, row.swe.image)
         if (earlier := self.folder.earlier(row, prediction, image, self.harness.version, limit)) is not None:
-            emit(Progress(row.instance_id, earlier, reused=True))
+            emit(Progress(row.instance_id, prediction.model, earlier, reused=True))
             return earlier
-        emit(Progress(row.instance_id))
+        emit(Progress(row.instance_id, prediction.model))
         started = time.monotonic()
         key = resume_key(row, prediction, image or "", self.harness.version)
         self.folder.begin(prediction, key)
@@ -107,7 +108,7 @@ class Grader:
         graded = dataclasses.replace(graded, seconds=round(time.monotonic() - started, 3))
         self.folder.finish(prediction, graded)
         self._watch(graded)
-        emit(Progress(row.instance_id, graded))
+        emit(Progress(row.instance_id, prediction.model, graded))
         return graded
 
     async def _with_tries(self, row: HarnessRow, prediction: Prediction, blank: Graded) -> Graded:

@@ -1,0 +1,270 @@
+"""`sao eval swebench`: an agent's run graded in one go, anybody's predictions graded, task rows validated.
+
+The verdict is the official package's; what our guards found stands beside it. Every stage can be killed and started
+again: finished episodes and verdicts are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from data.loaders import load_tasks
+from eval.errors import EvalError
+from eval.swebench.execute import EvalLimits
+from eval.swebench.grade import Grader, GradeSettings
+from eval.swebench.official import Harness, harness_version
+from eval.swebench.outcome import Graded
+from eval.swebench.predictions import Prediction, read_predictions
+from eval.swebench.report import run_report, scores, unknown_ids
+from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
+from eval.swebench.store import EvalFolder
+from eval.swebench.validate import check_rows, skip_list
+from sao.assemble import backend_of
+from sao.config import Config
+from sao.eval_view import GradingView
+from sao.paths import runs_folder
+
+
+@dataclass(frozen=True)
+class RowChoice:
+    """Which task rows: a set of the hub by `split`, or `rows`, a file."""
+
+    split: str = "verified"
+    rows: str | None = None
+    stored: str | None = None
+    instances: Sequence[str] = ()
+    skip: str | None = None
+    limit: int | None = None
+
+    @property
+    def label(self) -> str:
+        return Path(self.rows).name.split(".")[0] if self.rows else self.split
+
+    @property
+    def source(self) -> tuple[str, str, str | None]:
+        """(name, split, path) for load_tasks. Raises EvalError."""
+        if self.rows is not None:
+            return "swebench", "test", str(Path(self.rows).expanduser().resolve())
+        if self.split not in HUB_SETS:
+            raise EvalError(f"no split {self.split!r}: choose {', '.join(HUB_SETS)}, or give your own rows with --rows")
+        return HUB_SETS[self.split], "test", None
+
+    def load(self) -> list[HarnessRow]:
+        """Raises EvalError, TaskError."""
+        stored = stored_rows(self.stored) if self.stored else None
+        rows = choose(harness_rows(load_tasks(*self.source), stored), self.instances)
+        left_out = _skipped(self.skip) if self.skip else set()
+        rows = [row for row in rows if row.instance_id not in left_out][: self.limit]
+        if not rows:
+            raise EvalError("no row is left to evaluate: look at --instance, --skip and --limit")
+        return rows
+
+
+def _skipped(path: str) -> set[str]:
+    try:
+        value = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        return set(value["skip"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvalError(f"{path} is no skip list of `sao eval swebench validate`: {error}") from error
+
+
+def limits_of(timeout_s: float, memory_gib: float, cpus: float) -> EvalLimits:
+    return EvalLimits(timeout_s=timeout_s, memory_bytes=int(memory_gib * (1 << 30)), cpus=cpus)
+
+
+def grade(
+    config: Config,
+    console: Console,
+    choice: RowChoice,
+    *,
+    predictions: str,
+    settings: GradeSettings,
+    run: str | None,
+) -> int:
+    """Grade a predictions file, or `gold`. Exit code 1 when an instance has no verdict about the model."""
+    harness_version()  # says what is missing before anything else starts
+    rows = choice.load()
+    if predictions == "gold":
+        given = {row.instance_id: Prediction(row.instance_id, "gold", str(row.row.get("patch") or "")) for row in rows}
+    else:
+        given = read_predictions(predictions)
+    name = run or f"swebench-{choice.label}-{Path(predictions).name.split('.')[0]}"
+    with EvalFolder(runs_folder() / name) as folder:
+        return asyncio.run(_grade(config, console, rows, given, settings, folder, choice.label))
+
+
+async def _grade(
+    config: Config,
+    console: Console,
+    rows: Sequence[HarnessRow],
+    predictions: Mapping[str, Prediction],
+    settings: GradeSettings,
+    folder: EvalFolder,
+    label: str,
+) -> int:
+    if unknown := unknown_ids([row.instance_id for row in rows], predictions):
+        console.print(f"[yellow]{len(unknown)} predictions are for instances outside of this task set: not graded[/]")
+    work = [(row, predictions[row.instance_id]) for row in rows if row.instance_id in predictions]
+    if not work:
+        raise EvalError("no prediction is for an instance of this task set: look at --split, --rows and --predictions")
+    backend = await backend_of(config, folder.name)
+    try:
+        await backend.reap()
+        async with Harness() as harness:
+            title = f"{folder.name} · swebench {harness.version} · {backend.name} sandboxes"
+            with GradingView(console, len(work), title) as view:
+                made = await Grader(backend, harness, folder, settings).run(work, view.observe)
+    finally:
+        await backend.close()
+    graded = {each.instance_id: each for each in made}
+    facts = _facts(predictions, settings, harness.version, label, backend.name)
+    report = run_report(rows, predictions, graded, **facts)
+    model = facts["model"]
+    folder.write_json("report.json", report)
+    folder.write_json(f"{model.replace('/', '__')}.{folder.name}.json", report)  # under its official name too
+    folder.write_json("scores.json", scores(rows, graded, f"{folder.name} ({model})"))
+    show_report(console, report, graded, folder.path)
+    return int(any(not each.about_model for each in graded.values()))
+
+
+def _facts(
+    predictions: Mapping[str, Prediction], settings: GradeSettings, version: str, label: str, sandbox: str
+) -> dict[str, Any]:
+    """What a reader needs to know beside the numbers; nothing that differs between two starts of the same run."""
+    official = [each.official() for _, each in sorted(predictions.items())]
+    return {
+        "suite": "swebench",
+        "split": label,
+        "model": next(iter(predictions.values())).model,
+        "harness": f"swebench {version}",
+        "sandbox": sandbox,
+        "network": "none",
+        "timeout_s": settings.limits.timeout_s,
+        "memory_bytes": settings.limits.memory_bytes,
+        "predictions_sha256": hashlib.sha256(json.dumps(official).encode()).hexdigest(),
+    }
+
+
+def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str, Graded], place: Path) -> None:
+    low, high = report["wilson_95"]
+    total = report["total_instances"]
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_row("resolved", f"{report['resolved_instances']}/{total} = {100 * report['score']:.1f} %"
+                  f"  [{100 * low:.1f}, {100 * high:.1f}] 95 % Wilson")  # fmt: skip
+    table.add_row("coverage", f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model")
+    ends = {name: report[f"{name}_instances"] for name in ("unresolved", "empty_patch", "error")}
+    ends["incomplete"] = len(report["incomplete_ids"])
+    table.add_row("the rest", " · ".join(f"{name.replace('_', ' ')} {count}" for name, count in ends.items()))
+    if report["errors_by_kind"]:
+        kinds = report["errors_by_kind"].items()
+        table.add_row("errors", " · ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in kinds))
+    flagged = f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} of them resolved"
+    table.add_row("suspicious", flagged)
+    console.print(table)
+    for name, found in list(report["findings"].items())[:10]:
+        console.print(f"[magenta]{escape(name)}[/]: {escape('; '.join(found))[:300]}", highlight=False)
+    for name, each in graded.items():
+        if not each.about_model:
+            console.print(f"[red]{escape(name)}[/]: {each.error or 'environment'}: {escape(each.reason[-300:])}",
+                          highlight=False)  # fmt: skip
+    if report["disagreement_ids"]:
+        console.print(
+            f"[red]our resolve rule disagrees with the package on: {', '.join(report['disagreement_ids'])}[/]"
+        )
+    console.print(f"report: {place / 'report.json'}    logs: {place / 'logs'}", highlight=False)
+
+
+def validate(
+    config: Config, console: Console, choice: RowChoice, *, repeats: int, settings: GradeSettings, run: str | None
+) -> int:
+    """Reference fix resolved, nothing unresolved, repeats agree; writes skip.json. Exit code 1 when a row fails."""
+    harness_version()
+    rows = choice.load()
+
+    async def go() -> int:
+        with EvalFolder(runs_folder() / (run or f"swebench-validate-{choice.label}")) as folder:
+            backend = await backend_of(config, folder.name)
+            try:
+                await backend.reap()
+                async with Harness() as harness:
+                    title = f"{folder.name} · {len(rows)} rows, {repeats} runs of each"
+                    with GradingView(console, 2 * repeats * len(rows), title) as view:
+                        grader = Grader(backend, harness, folder, settings)
+                        checks = await check_rows(grader, rows, repeats=repeats, observer=view.observe)
+            finally:
+                await backend.close()
+            facts = {"split": choice.label, "repeats": repeats, "harness": f"swebench {harness.version}"}
+            path = folder.write_json("skip.json", skip_list(checks, **facts))
+        for check in checks:
+            for problem in check.problems:
+                console.print(f"[red]{escape(check.instance_id)}[/]: {escape(problem)}", highlight=False)
+            for fault in check.faults:
+                console.print(f"[yellow]{escape(check.instance_id)}[/] not checked: {escape(fault)}", highlight=False)
+        usable = sum(check.usable for check in checks)
+        console.print(f"{usable} of {len(checks)} rows usable · skip list: {path}", highlight=False)
+        return 0 if usable == len(checks) else 1
+
+    return asyncio.run(go())
+
+
+def run_agent(
+    config: Config,
+    console: Console,
+    choice: RowChoice,
+    *,
+    settings: GradeSettings,
+    run: str | None,
+    fresh: bool,
+) -> int:
+    """The model works on every row; each patch is graded as its episode ends; then the report."""
+    from agent.presets import load_preset
+    from sao.assemble import copy_tokenizer, environments_of, parts_of
+    from sao.eval_agent import predictions_of, verifiers
+    from sao.rollout import play
+    from sao.rundir import open_run
+
+    harness_version()
+    rows = choice.load()
+    name, split, path = choice.source
+    tasks = config.tasks.model_copy(update={"name": name, "split": split, "path": path or "", "limit": 0})
+    rollout = config.rollout.model_copy(update={"episodes": len(rows)})
+    config = config.model_copy(update={"name": f"swebench-{choice.label}", "tasks": tasks, "rollout": rollout})
+    preset = load_preset(config.agent.preset)
+    patience = settings.tries * (settings.limits.timeout_s + 900.0)
+    limits = preset.limits.model_copy(update={"grade_timeout_s": max(preset.limits.grade_timeout_s, patience)})
+    parts = dataclasses.replace(
+        parts_of(config), tasks=[row.task for row in rows], preset=preset.model_copy(update={"limits": limits})
+    )
+    opened = open_run(config, run, fresh=fresh, origin=parts.origin)
+
+    async def go() -> int:
+        with EvalFolder(opened.path / "grading", opened.path.name) as folder:
+            async with Harness() as harness:
+
+                def environments(config: Config, preset: Any, backend: Any) -> Callable[[Any], Any]:
+                    grader = Grader(backend, harness, folder, settings)
+                    return environments_of(config, preset, backend, verifiers(grader, rows, parts.lineage))
+
+                code = await play(config, console, opened, parts, environments)
+            made = predictions_of(opened.path, rows, parts.lineage)
+            if not made:
+                console.print("[yellow]No episode came to its end: nothing to grade yet.[/]")
+                return 1
+            return max(code, await _grade(config, console, rows, made, settings, folder, choice.label))
+
+    try:
+        copy_tokenizer(parts.folder, opened.tokenizer)
+        return asyncio.run(go())
+    finally:
+        opened.close()
