@@ -5,10 +5,11 @@ and the bytes between them counted when it wrote too much; a background child th
 the return; a time-out returns only after the process table showed nothing but init and the channel; a cancelled
 request leaves no command running once the next request starts; a broken channel is SandboxDead, never a hang.
 
-A request is one line, `<nonce> <verb> <quoted arguments>`; `put` and `untar` are followed by their bytes. An answer is
-a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
+A request is one line, `<nonce> <verb> <seq> <arguments>`; `put` and `untar` are followed by their bytes. channel.sh
+takes texts as quoted words, channel.pl their lengths, and then they follow the line. An answer is a frame, RS <nonce>
+<seq> <kind> [arguments] LF, with raw bytes between frames:
 
-    R             the channel is up
+    R [perl]      the channel is up; it is channel.pl
     A             the command is about to start
     B [pid]       output begins (pid: the filter process that passes it on)
     E code [text] output ends here; what follows comes from background children
@@ -19,8 +20,9 @@ a frame, RS <nonce> <seq> <kind> [arguments] LF, with raw bytes between frames:
     S pids        stop: what was still in the process table (killed); empty is the proof
     F how         flush: 1 ended the filter's reader, 0 it was busy, gone
 
-A command is two requests. `prepare` starts its shell and filter, which wait; it is sent when the command before it is
-over, so that nothing has to be started while somebody waits for `command`. The cap of the output goes with it.
+A command of channel.sh is two requests. `prepare` starts its shell and filter, which wait; it is sent when the command
+before it is over, so that nothing has to be started while somebody waits for `command`. The cap of the output goes with
+it. With channel.pl it is one, `run`, which starts fast enough, and there are no filters.
 
 The nonce is random for each sandbox: output cannot imitate a frame by accident.
 """
@@ -33,120 +35,30 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from envs.sandbox.contract import ExecResult, SandboxDead, SandboxError, SandboxSpec
+from envs.sandbox.channel_text import RS, Helpers, channel_script, check_env, exports, quote, remember
+from envs.sandbox.contract import ExecResult, OutOfMemory, SandboxDead, SandboxError, SandboxSpec
+from envs.sandbox.request import Request
 
-RS = 0x1E
 BLOCK = 2048
 """Size of one read of the output's head, as in channel.sh."""
 FLUSH_AFTER_S = 0.1
 ANSWER_S = 10.0
 STOP_LIMIT_S = 20.0
 MAX_COMMAND = 1 << 20
-TIMED_OUT_CODE = 124
 LOST = b"\nsh: the sandbox's process table is full: output is lost, and everything that ran was killed\n"
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-
-def quote(text: str) -> str:
-    """One shell word on one line; newlines come from the channel's own variable."""
-    return '"$sao_nl"'.join("'" + part.replace("'", "'\"'\"'") + "'" for part in text.split("\n"))
-
-
-def exports(env: Mapping[str, str]) -> str:
-    for name, value in env.items():
-        if not _NAME.match(name) or "\0" in value:
-            raise ValueError(f"environment variable {name!r}: the name must be a shell name and the value free of NUL")
-    return "".join(f"export {name}={quote(value)};" for name, value in env.items())
-
-
-def channel_script(spec: SandboxSpec, nonce: str, limits: str = "") -> bytes:
-    """The text for the sandbox's `sh`; `limits` is further shell text, run before anything else starts."""
-    text = (Path(__file__).parent / "channel.sh").read_text()
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    values = {
-        "NONCE": nonce,
-        "RS": chr(RS),
-        "NOFILE": str(spec.limits.nofile),
-        "LIMITS": limits,
-        "WORKDIR": quote(spec.workdir),
-        "DEADLINE": str(max(1, int(spec.deadline_s))),
-    }
-    return "\n".join(re.sub(r"@([A-Z]+)@", lambda m: values[m[1]], line) for line in lines).encode() + b"\n"
-
-
-class _Request:
-    """What has come back for one request. `size` counts raw bytes since T, frames of this request included."""
-
-    def __init__(self, seq: int, cap: int = 0) -> None:
-        self.seq, self.cap = seq, cap
-        self.head = bytearray()
-        self.tail = bytearray()
-        self.begun = self.in_tail = self.ended = self.exited = self.closed = False
-        self.started = self.nofork = self.over = False
-        self.size = self.total = 0
-        self.code: int | None = None
-        self.words: list[str] = []
-        self.seen = time.monotonic()
-
-    def data(self, data: bytes) -> None:
-        self.seen = time.monotonic()
-        if self.in_tail:
-            self.size += len(data)
-        if self.begun and not self.ended:
-            (self.tail if self.in_tail else self.head).extend(data)
-
-    def frame(self, kind: str, words: list[str], length: int) -> None:
-        self.seen = time.monotonic()
-        if kind == "A":
-            self.started = True
-        elif kind == "B":
-            self.begun = True
-        elif kind == "E":
-            self.ended = True
-            self.words = words
-            self.size += length if self.in_tail else 0
-            self.code = int(words[0]) if words[0].lstrip("-").isdigit() else None
-        elif kind == "D":
-            self.exited, self.code = True, int(words[0])
-        elif kind == "X":
-            self.exited, self.over, self.nofork = True, True, bool(words)
-        elif kind == "T":
-            self.in_tail = True
-        elif kind in "ZC":
-            self.closed = True
-            self.total = int(words[0]) if kind == "Z" else self.total
-
-    @property
-    def complete(self) -> bool:
-        return (self.ended and not self.in_tail) or (self.closed and (self.ended or self.exited))
-
-    def result(self, seconds: float, timed_out: bool) -> ExecResult:
-        cap = self.cap
-        missing = max(0, self.total - self.size) if self.in_tail else 0
-        head, tail = bytes(self.head), bytes(self.tail)
-        excess = len(head) + len(tail) - cap
-        if missing or excess > 0:  # cut where bytes are missing already, else in the middle
-            if not missing:
-                whole = head + tail
-                head, tail = whole[: cap // 2], whole[cap // 2 :]
-            keep = max(0, cap - len(head))
-            missing += max(0, len(tail) - keep)
-            tail = tail[len(tail) - keep :] if keep < len(tail) else tail
-        code = TIMED_OUT_CODE if timed_out else (137 if self.code is None else self.code)
-        return ExecResult(head + tail, code, seconds, timed_out, missing, len(head) if missing else 0)
 
 
 class Channel:
-    """`write` sends bytes to the sandbox's main process; the owner calls `feed` and `lost`."""
+    """`write` sends bytes to the sandbox's main process; the owner sends `script` first and calls `feed` and `lost`."""
 
     def __init__(
         self, spec: SandboxSpec, write: Callable[[bytes], None], diagnose: Callable[[], Awaitable[SandboxError]]
     ) -> None:
+        self.helper = False
+        """It is channel.pl."""
         self.nonce = secrets.token_hex(8)
         self.spec = spec
         self._write = write
@@ -154,9 +66,9 @@ class Channel:
         self._lock = asyncio.Lock()
         self._tick = asyncio.Event()
         self._seq = 0
-        self._request: _Request | None = None
+        self._request: Request | None = None
         """The one whose output the raw bytes are."""
-        self._prepared: _Request | None = None
+        self._prepared: Request | None = None
         """The next command's: its shell and filter wait."""
         self._answers: dict[int, tuple[str, list[str]]] = {}
         self._buffer = bytearray()
@@ -165,8 +77,15 @@ class Channel:
         self._filters: dict[int, str] = {}
         """By seq, the process number of each filter that may still pass output on."""
         self._dirty = False
+        self._image = ""
         self.up = False
         self.dead = False
+
+    def script(self, limits: str = "", *, image: str = "", helpers: Helpers = Helpers.WHERE_PRESENT) -> bytes:
+        """The text for the sandbox's `sh`; `limits` is further shell text, run before anything else starts. `image`:
+        what the sandbox is made from; what is known of one holds for the next."""
+        self._image = image
+        return channel_script(self.spec, self.nonce, limits, image=image, helpers=helpers)
 
     # -- from the sandbox
 
@@ -201,7 +120,8 @@ class Channel:
 
     def _frame(self, seq: int, kind: str, words: list[str], length: int) -> None:
         if kind == "R":
-            self.up = True
+            self.up, self.helper = True, bool(words)
+            remember(self._image, self.helper)
         elif kind in "SF":
             self._answers[seq] = (kind, words)
         else:
@@ -221,9 +141,17 @@ class Channel:
 
     # -- to the sandbox
 
-    def _send(self, verb: str, *arguments: str, payload: bytes = b"") -> None:
-        line = " ".join([self.nonce, verb, *arguments])
-        self._write(line.encode("utf-8", "surrogateescape") + b"\n" + payload)
+    def _send(
+        self, verb: str, seq: int, texts: Sequence[str] = (), numbers: Sequence[object] = (), data: bytes = b""
+    ) -> None:
+        words = [self.nonce, verb, str(seq)]
+        if self.helper:
+            raw = [text.encode("utf-8", "surrogateescape") for text in texts]
+            words += [*map(str, numbers), *(str(len(text)) for text in raw)]
+            data = b"".join(raw) + data
+        else:
+            words += [*map(quote, texts), *map(str, numbers)]
+        self._write(" ".join(words).encode("utf-8", "surrogateescape") + b"\n" + data)
 
     async def _until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Wait for `done`; False when `seconds` have passed. Raises when the channel breaks."""
@@ -241,9 +169,9 @@ class Channel:
                 return done()
         return True
 
-    async def _answer(self, verb: str, *arguments: str) -> list[str]:
+    async def _answer(self, verb: str, *numbers: str) -> list[str]:
         seq = self._next()
-        self._send(verb, str(seq), *arguments)
+        self._send(verb, seq, numbers=numbers)
         if not await self._until(lambda: seq in self._answers, ANSWER_S):
             raise self._broken(f"no answer to '{verb}' within {ANSWER_S:g} s")
         return self._answers.pop(seq)[1]
@@ -269,40 +197,57 @@ class Channel:
             return ExecResult(b"sh: a command cannot hold a NUL byte\n", 126, 0.0)
         if len(command) > MAX_COMMAND:
             return ExecResult(f"sh: command longer than {MAX_COMMAND} characters\n".encode(), 126, 0.0)
-        prelude = exports(env)
+        check_env(env)
         async with self._lock:
             await self._settle()
-            result = await self._run(command, timeout_s, cwd, prelude)
+            result = await self._run(command, timeout_s, cwd, env)
             if result is None:  # nothing could be started; now everything else is killed
-                result = await self._run(command, timeout_s, cwd, prelude)
+                result = await self._run(command, timeout_s, cwd, env)
             if result is None:
-                raise self._broken("no process could be started although everything else was killed")
+                why = await self._diagnose()  # memory can be full of files, which no kill gives back
+                broken = self._broken("no process could be started although everything else was killed")
+                raise why if isinstance(why, OutOfMemory) else broken
             if not last:
                 self._prepare()
             return result
 
-    def _prepare(self) -> _Request:
+    def _prepare(self) -> Request | None:
+        """Have the next command's shell started; with the helper it is not worth it."""
+        if self.helper:
+            return None
         cap = self.spec.limits.output_bytes
-        reads = max(1, cap // 2 // BLOCK)
-        self._prepared = _Request(self._next(), cap)
-        # 64: room for the E frame
-        self._send("prepare", str(self._prepared.seq), str(reads), str(max(1, cap - reads * BLOCK) + 64))
+        self._prepared = Request(self._next(), cap)
+        self._send("prepare", self._prepared.seq, numbers=_shares(cap, BLOCK))
         return self._prepared
 
-    async def _run(self, command: str, timeout_s: float, cwd: str, prelude: str) -> ExecResult | None:
+    def _begin(self, command: str, cwd: str, env: Mapping[str, str]) -> Request:
+        cap = self.spec.limits.output_bytes
+        if self.helper:
+            request = self._request = Request(self._next(), cap)
+            variables = "\0".join(f"{name}={value}" for name, value in env.items())
+            self._send("run", request.seq, (cwd, variables, command), _shares(cap, 1))
+            return request
+        waiting = self._prepared
+        if waiting is not None and waiting.cap != cap and not waiting.exited:
+            self._command(waiting.seq, "exit")
+        if waiting is None or waiting.exited or waiting.cap != cap:
+            waiting = self._prepare()
+            assert waiting is not None
+        self._request, self._prepared = waiting, None
+        begin = f"printf '\\036{self.nonce} {waiting.seq} A\\n' >&3;exec 3>&- </dev/null;cd -- {quote(cwd)}||exit 126;"
+        body = f'set -- {quote(command)};unset sao_nl sao_c;eval "set --;$1"'
+        self._command(waiting.seq, begin + exports(env) + body)
+        return waiting
+
+    def _command(self, seq: int, text: str) -> None:
+        self._write(f"{self.nonce} command {seq} {text}\n".encode("utf-8", "surrogateescape"))
+
+    async def _run(self, command: str, timeout_s: float, cwd: str, env: Mapping[str, str]) -> ExecResult | None:
         """None: the command was not started, since what earlier ones left running fills the process table; it is clear
         now."""
-        request = self._prepared
-        if request is not None and request.cap != self.spec.limits.output_bytes and not request.exited:
-            self._send("command", str(request.seq), "exit")
-        if request is None or request.exited or request.cap != self.spec.limits.output_bytes:
-            request = self._prepare()
-        self._request, self._prepared = request, None
         started = time.monotonic()
+        request = self._begin(command, cwd, env)
         self._dirty = True
-        begin = f"printf '\\036{self.nonce} {request.seq} A\\n' >&3;exec 3>&- </dev/null;cd -- {quote(cwd)}||exit 126;"
-        body = f'{begin}{prelude}set -- {quote(command)};unset sao_nl sao_c;eval "set --;$1"'
-        self._send("command", str(request.seq), body)
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
         whole = timed_out or await self._collect(request)
         if timed_out or not (whole and request.started):
@@ -313,7 +258,7 @@ class Channel:
         result = request.result(time.monotonic() - started, timed_out)
         return result if whole else replace(result, output=result.output + LOST, exit_code=request.code or 126)
 
-    async def _collect(self, request: _Request) -> bool:
+    async def _collect(self, request: Request) -> bool:
         """The command is over: wait for the end of its output. False when that is lost (no filter could start)."""
         force_at = time.monotonic() + 2.0
         if request.nofork:
@@ -356,7 +301,7 @@ class Channel:
                 return
         raise self._broken("an earlier command's output cannot be closed")
 
-    async def _stop(self, request: _Request) -> None:
+    async def _stop(self, request: Request) -> None:
         """Kill everything but init and channel; returns when the process table shows nothing else and the runner is
         idle (a machine that is too busy may not have started the command yet)."""
         end = time.monotonic() + STOP_LIMIT_S
@@ -374,11 +319,11 @@ class Channel:
 
     # -- files
 
-    async def _transfer(self, verb: str, *arguments: str, payload: bytes = b"", size: int = 0) -> _Request:
+    async def _transfer(self, verb: str, path: str, *numbers: object, data: bytes = b"", size: int = 0) -> Request:
         async with self._lock:
             await self._settle()
-            request = self._request = _Request(self._next())
-            self._send(verb, str(request.seq), *arguments, payload=payload)
+            request = self._request = Request(self._next())
+            self._send(verb, request.seq, (path,), numbers, data)
             seconds = 60.0 + size / 1e6
             if not await self._until(lambda: request.ended, seconds):
                 raise self._broken(f"'{verb}' did not finish within {seconds:.0f} s")
@@ -386,17 +331,15 @@ class Channel:
 
     async def put(self, path: str, data: bytes, mode: int | None) -> None:
         octal = "-" if mode is None else f"{mode:o}"
-        done = await self._transfer("put", quote(path), octal, str(len(data)), payload=data, size=len(data))
+        done = await self._transfer("put", path, octal, len(data), data=data, size=len(data))
         _raise_for(done.words, path)
 
     async def untar(self, directory: str, archive: bytes) -> None:
-        done = await self._transfer(
-            "untar", quote(directory), str(len(archive)), payload=archive, size=len(archive) * 4
-        )
+        done = await self._transfer("untar", directory, len(archive), data=archive, size=len(archive) * 4)
         _raise_for(done.words, directory)
 
     async def get(self, path: str, max_bytes: int) -> bytes:
-        done = await self._transfer("get", quote(path), str(max_bytes + 1), size=max_bytes)
+        done = await self._transfer("get", path, max_bytes + 1, size=max_bytes)
         match done.words[0]:
             case "ok" if len(done.head) <= max_bytes:
                 return bytes(done.head)
@@ -410,6 +353,12 @@ class Channel:
                 raise PermissionError(errno.EACCES, "not readable", path)
             case other:
                 raise OSError(errno.EIO, f"not a regular file or not readable ({other})", path)
+
+
+def _shares(cap: int, block: int) -> tuple[int, int]:
+    """Reads of the output's head, of `block` bytes each, and bytes of its tail (64: room for the E frame)."""
+    reads = max(1, cap // 2 // block)
+    return reads, max(1, cap - reads * block) + 64 * (block > 1)
 
 
 _ERRNOS = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EFBIG, errno.EEXIST, errno.ELOOP)

@@ -1,4 +1,5 @@
-# The sandbox's main process: one open channel for commands and files, in plain POSIX sh (dash, bash, busybox).
+# The sandbox's main process: one open channel for commands and files, in plain POSIX sh (dash, bash, busybox). Where perl
+# is, channel.pl takes its place, which needs far fewer processes; this text is all that an image must be able to run.
 # channel.py sends this text to `sh` on its standard input (comment lines dropped, @NAME@ filled in) and then
 # one request a line: "<nonce> <verb> <quoted arguments>". Answers are frames on standard output,
 #     RS <nonce> <seq> <kind> <arguments> LF
@@ -11,16 +12,18 @@
 #   shell         one a command, in its own session, started before its command is known: it waits for one line
 #   filter        one a command, detached: passes the output on, capped, and afterwards swallows what background
 #                 children still write
-sao_n=@NONCE@
-sao_rs='@RS@'
-sao_nl='
-'
-exec 3>&1
 cd / || exit 1
 umask 022
 ulimit -n @NOFILE@ 2>/dev/null
 ulimit -c 0 2>/dev/null
 @LIMITS@
+[ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
+@HELPER@
+sao_n=@NONCE@
+sao_rs='@RS@'
+sao_nl='
+'
+exec 3>&1
 if command -v setsid >/dev/null 2>&1; then
     launch() { exec setsid sh -c "$@"; }
 else
@@ -241,7 +244,6 @@ lease() {
 # and a shell that reads its text byte by byte leaves nothing of it to control. The driver may be gone by now, and then
 # the first frame ends main (SIGPIPE): the lease, which alone would keep the sandbox to its deadline, comes after it.
 {
-    [ -d @WORKDIR@ ] || mkdir -p @WORKDIR@ || exit 1
     frame 0 R
     lease @DEADLINE@ </dev/null >/dev/null 2>&1 3>&- &
     sao_lease=$!

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from envs.sandbox.channel import channel_script
 from envs.sandbox.channelled import BASE_ENV, ChannelledSandbox
 from envs.sandbox.contract import (
     OutOfMemory,
@@ -123,7 +122,7 @@ class DockerSandbox(ChannelledSandbox):
             self._unfinished = work
             raise
         await self._stream.connect(sock)
-        self._write(channel_script(self.spec, self.channel.nonce, _HOSTS))
+        self._write(self.channel.script(_HOSTS, image=self.spec.image))
         await self.channel.ready(READY_S)
 
     def _create(self, api: Any) -> socket.socket:

@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
-from envs.sandbox.channel import channel_script, quote
+from envs.sandbox.channel_text import Helpers, quote
 from envs.sandbox.channelled import ChannelledSandbox
 from envs.sandbox.contract import (
     OutOfMemory,
@@ -119,7 +119,8 @@ class EmbeddedSandbox(ChannelledSandbox):
             )  # fmt: skip
             os.close(telling)
         await self._stream.connect(ours)
-        self._write(channel_script(self.spec, self.channel.nonce, self._backend.shell_limits(self.spec, self.group)))
+        limits = self._backend.shell_limits(self.spec, self.group)
+        self._write(self.channel.script(limits, image="embedded", helpers=self._backend.helpers))
         try:
             await self.channel.ready(START_S)
             self._init = _watch(told)
@@ -179,8 +180,16 @@ class EmbeddedSandbox(ChannelledSandbox):
 class EmbeddedBackend(SandboxBackend):
     name = "embedded"
 
-    def __init__(self, run_id: str, *, temp: Path | None = None, launcher: str | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        temp: Path | None = None,
+        launcher: str | None = None,
+        helpers: Helpers = Helpers.WHERE_PRESENT,
+    ) -> None:
         """`launcher`: "bwrap" or "unshare"; None takes what works here. Raises BackendUnavailable."""
+        self.helpers = helpers
         self.run_id = run_id
         self.launcher = find_launcher(launcher)
         self._temp = temp or Path(tempfile.gettempdir())

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from envs.sandbox import BackendUnavailable, SandboxLimits, SandboxSpec
+from envs.sandbox.channel_text import Helpers
 from envs.sandbox.contract import Sandbox, SandboxBackend
 
-KINDS = ["embedded", "unshare", pytest.param("docker", marks=pytest.mark.docker)]
-"""unshare: the embedded backend where bubblewrap is absent."""
-BACKENDS = [KINDS[0], KINDS[2]]
+KINDS = ["embedded", "shell", "unshare", pytest.param("docker", marks=pytest.mark.docker)]
+"""shell: the channel without its helper. unshare: the embedded backend where bubblewrap is absent."""
+BACKENDS = [KINDS[0], KINDS[1], KINDS[3]]
 """For what does not depend on how the namespaces were made."""
 
 
@@ -27,7 +28,8 @@ def make(kind: str, run_id: str = "test") -> SandboxBackend:
     from envs.sandbox.embedded import EmbeddedBackend
 
     try:
-        return EmbeddedBackend(run_id, launcher="unshare" if kind == "unshare" else "bwrap")
+        helpers = Helpers.NEVER if kind == "shell" else Helpers.WHERE_PRESENT
+        return EmbeddedBackend(run_id, launcher="unshare" if kind == "unshare" else "bwrap", helpers=helpers)
     except BackendUnavailable as error:
         pytest.skip(f"EMBEDDED TEST NOT RUN: {error}")
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from envs.sandbox import BackendUnavailable, ImageMissing, SandboxDead, SandboxSpec, make_backend
-from envs.sandbox.channel import channel_script
+from envs.sandbox.channel_text import Helpers, channel_script, remember
 from envs.sandbox.embedded import EmbeddedBackend
 from envs.sandbox.owner import owner_alive, owner_id
 from tests.envs.sandbox_support import KINDS, make, spec, wait_for
@@ -289,10 +289,15 @@ def test_the_spec_survives_json() -> None:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not on this machine")
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_driver_that_dies_while_the_sandbox_starts_leaves_nothing(shell: str) -> None:
+@pytest.mark.parametrize("helper", [None, False, True])
+def test_a_driver_that_dies_while_the_sandbox_starts_leaves_nothing(shell: str, helper: bool | None) -> None:
     """Wherever the text breaks off, and when nobody hears the first answer: it ends at once, lease and all."""
     deadline = 1_000_000 + time.time_ns() % 8_000_000
-    text = channel_script(spec(deadline_s=float(deadline), workdir="/tmp/work"), "n0nce")
+    image = f"the driver dies, helper {helper}"
+    if helper is not None:
+        remember(image, helper)
+    what = spec(deadline_s=float(deadline), workdir="/tmp/work")
+    text = channel_script(what, "n0nce", "", image=image, helpers=Helpers.WHERE_PRESENT)
     ends = [at + 1 for at in range(len(text)) if text[at : at + 1] == b"\n"]
     cuts = [*ends[:-12:16], *ends[-12:]]
     # A private process table: the text kills everything it sees when its driver is gone. No --die-with-parent: the

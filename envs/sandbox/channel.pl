@@ -1,0 +1,299 @@
+# The sandbox's main process where perl is there: the requests of channel.sh with one process and no tool but sh and tar.
+# channel.sh starts it with the driver's requests on descriptor 4 and the way back on standard output. It uses no module
+# (many images have perl-base alone) and is one process, so its own end is the sandbox's end. channel.py has the protocol.
+use strict;
+my ($nonce, $deadline) = ('@NONCE@', @DEADLINE@);
+my ($EINTR, $EACCES, $WNOHANG, $FIONREAD) = (4, 13, 1, 0x541B);
+my ($in, $buffer, $run, @late) = (undef, '');
+open($in, '<&=', 4) or exit 1;
+fcntl($in, 2, 1);    # close on exec
+$SIG{$_} = 'IGNORE' for 'PIPE', 'XFSZ';
+my $ended = 0;
+$SIG{CHLD} = sub { $ended = 1 };    # and wakes select
+alarm $deadline;    # its default action ends this process, whatever it waits for
+
+sub finish { kill 'KILL', -1; kill 'KILL', $$; }
+
+sub out {
+    my ($data, $at) = ($_[0], 0);
+    while ($at < length $data) {
+        my $n = syswrite(STDOUT, $data, length($data) - $at, $at);
+        if (defined $n) { $at += $n }
+        elsif ($! != $EINTR) { finish() }
+    }
+}
+sub frame { "\x1e$nonce " . join(' ', @_) . "\n" }
+
+# more: wait for further bytes of the driver; its end is ours.
+sub more {
+    my $n = sysread($in, $buffer, 1 << 16, length $buffer);
+    finish() unless $n or (!defined $n and $! == $EINTR);
+}
+sub take {
+    my $size = shift;
+    more() while length $buffer < $size;
+    return substr($buffer, 0, $size, '');
+}
+
+# setsid has no name in perl without a module that is large and often absent: its number goes by the kind of machine.
+my $setsid = do {
+    my ($self, $elf) = (undef, '');
+    open($self, '<', '/proc/self/exe') and sysread($self, $elf, 20);
+    { "\x3e\0" => 112, "\xb7\0" => 157, "\xf3\0" => 157 }->{substr($elf, 18, 2)};
+};
+
+# child CODE: a process with nothing of ours open.
+sub child {
+    my $code = shift;
+    my $pid = fork;
+    return $pid if $pid or !defined $pid;
+    $SIG{$_} = 'DEFAULT' for 'PIPE', 'XFSZ', 'CHLD';
+    $code->();
+    exit 127;
+}
+
+sub start {
+    my ($seq, $head, $tail, $cwd, $env, $command) = @_;
+    my ($read, $write);
+    pipe($read, $write) or return out(frame($seq, 'X', 'nofork'));
+    my $pid = child(sub {
+        if (open(my $file, '>', '/proc/self/oom_score_adj')) { syswrite($file, '500') }
+        open(STDIN, '<', '/dev/null');
+        open(STDOUT, '>&', $write);
+        open(STDERR, '>&', $write);
+        if (!chdir $cwd) { syswrite(STDERR, "sh: 1: cd: can't cd to $cwd\n"); exit 126 }
+        @ENV{map { /^(.*?)=/s } @$env} = map { /=(.*)/s } @$env;
+        # One argument of a program may have 128 KiB; a longer command is put together again inside.
+        my $whole = 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"';
+        my @words = length $command < 100_000 ? $command : ($whole, 'sh', unpack '(a100000)*', $command);
+        if (defined $setsid) { syscall($setsid) }
+        else { exec 'setsid', 'sh', '-c', @words }
+        exec { '/bin/sh' } 'sh', '-c', @words;
+        syswrite(STDERR, "sh: $!\n");
+    });
+    return out(frame($seq, 'X', 'nofork')) unless defined $pid;
+    $run = { seq => $seq, pid => $pid, read => $read, head => $head, keep => $tail, tail => '', count => 0 };
+    out(frame($seq, 'A') . frame($seq, 'B'));
+}
+
+# pass: one read of the command's output: to the driver, or, once that is enough, into the tail. False at its end.
+sub pass {
+    my $n = sysread($run->{read}, my $data, $_[0]);
+    return !defined $n && $! == $EINTR unless $n;
+    if ($run->{head} > 0) {
+        my $first = substr($data, 0, $run->{head}, '');
+        $run->{head} -= length $first;
+        out($first);
+    }
+    if (length $data) {
+        out(frame($run->{seq}, 'T')) unless $run->{count};
+        $run->{count} += length $data;
+        $run->{tail} .= $data;
+        my $excess = length($run->{tail}) - $run->{keep};
+        substr($run->{tail}, 0, $excess, '') if $excess > 1 << 20;
+    }
+    return 1;
+}
+
+# collect: the command has ended, or not yet (false). What it wrote lies in the pipe; what its children write from now on
+# is read and dropped.
+sub collect {
+    return 0 unless waitpid($run->{pid}, $WNOHANG) == $run->{pid};
+    my $code = $? & 127 ? 128 + ($? & 127) : $? >> 8;
+    my $size = pack 'L', 0;
+    my $left = ioctl($run->{read}, $FIONREAD, $size) ? unpack 'L', $size : 1 << 20;
+    while ($left > 0) {
+        my $before = $run->{count} + $run->{head};
+        vec(my $bits = '', fileno $run->{read}, 1) = 1;
+        last unless select($bits, undef, undef, 0) > 0;
+        my $n = $left < 1 << 16 ? $left : 1 << 16;
+        pass($n) or last;
+        $left -= $n;
+    }
+    my $end = frame($run->{seq}, 'E', $code);
+    if ($run->{count}) {
+        my $excess = length($run->{tail}) - $run->{keep};
+        substr($run->{tail}, 0, $excess, '') if $excess > 0;
+        $end = $run->{tail} . frame($run->{seq}, 'Z', $run->{count});
+    }
+    push @late, $run->{read} unless $run->{ended};
+    out($end . frame($run->{seq}, 'D', $code) . frame($run->{seq}, 'X'));
+    undef $run;
+    return 1;
+}
+
+# others: what else is in the process table. What has ended and only waits to be collected is left out, unless other
+# threads of it go on.
+sub others {
+    my @found;
+    opendir(my $proc, '/proc') or return '?';
+    for my $pid (grep { /^\d+$/ && $_ != 1 && $_ != $$ } readdir $proc) {
+        open(my $file, '<', "/proc/$pid/stat") or next;
+        my $line = <$file>;
+        next unless defined $line and $line =~ /.*\) (\S)(?: \S+){16} (\d+)/s;
+        push @found, $pid unless $1 =~ /[ZX]/ and $2 < 2;
+    }
+    return @found;
+}
+
+# stop: kill(-1) spares nobody but init and the caller, and no fork slips through it: the kernel starts a fork anew whose
+# parent is to die. Answers what the process table still shows.
+sub stop {
+    my ($seq, @left) = @_;
+    for my $try (1 .. 40) {
+        kill 'KILL', -1;
+        collect() if $run;
+        1 while !$run and waitpid(-1, $WNOHANG) > 0;
+        last unless @left = others();
+        select(undef, undef, undef, 0.0005 * $try);
+    }
+    out(frame($seq, 'S', @left));
+}
+
+sub folders {
+    my $path = '';
+    for my $part (grep { length } split m{/}, $_[0]) {
+        $path .= "/$part";
+        -d $path or mkdir $path or -d $path or return "$path: $!";
+    }
+    return '';
+}
+
+# part: the next bytes of the driver, at most so many and at least one.
+sub part {
+    my $most = shift;
+    more() unless length $buffer;
+    return take($most < length $buffer ? $most : length $buffer);
+}
+
+sub put {
+    my ($path, $mode, $size) = @_;
+    my ($folder) = $path =~ m{^(.*)/}s;
+    my ($error, $file) = (folders($folder));
+    my $there = -e $path;
+    if ($error eq '' and $there and !-f _ and !-d _) { $error = "$path: not a regular file" }
+    if ($error eq '' and !open($file, '>', $path)) { $error = "$path: $!" }
+    while ($size > 0) {
+        my $data = part($size);
+        $size -= length $data;
+        while ($error eq '' and length $data) {
+            my $n = syswrite($file, $data);
+            if (defined $n) { substr($data, 0, $n, '') }
+            elsif ($! != $EINTR) { $error = "$path: $!" }
+        }
+    }
+    return $error if $error ne '';
+    close $file or return "$path: $!";
+    if ($mode ne '-' and ($there or $mode ne '644')) { chmod oct $mode, $path or return "$path: $!" }
+    return '';
+}
+
+sub get {
+    my ($seq, $path, $max) = @_;
+    my ($state, $file) = ('ok');
+    if (-d $path) { $state = 'dir' }
+    elsif (!-e _) { $state = 'none' }
+    elsif (!-f _) { $state = 'special' }
+    elsif (!open($file, '<', $path)) { $state = $! == $EACCES ? 'denied' : 'failed' }
+    out(frame($seq, 'B'));
+    while ($state eq 'ok' and $max > 0) {
+        my $n = sysread($file, my $data, $max < 1 << 16 ? $max : 1 << 16);
+        if (!defined $n) { $state = 'failed' unless $! == $EINTR }
+        elsif ($n == 0) { last }
+        else { $max -= $n; out($data) }
+    }
+    out(frame($seq, 'E', $state));
+}
+
+# untar: feeds SIZE bytes of the driver to tar; whatever becomes of tar, all of them are taken.
+sub untar {
+    my ($folder, $size) = @_;
+    my ($error, $feed, $data, $said, $say) = (folders($folder));
+    if ($error eq '' and !(pipe($data, $feed) and pipe($said, $say))) { $error = "$!" }
+    my $pid = $error eq '' ? child(sub {
+        open(STDIN, '<&', $data);
+        open(STDOUT, '>&', $say);
+        open(STDERR, '>&', $say);
+        close $_ for $data, $feed, $said, $say;
+        exec 'tar', '-xof', '-', '-C', $folder;
+        syswrite(STDERR, "tar: $!");
+    }) : undef;
+    $error = "$!" if $error eq '' and !defined $pid;
+    undef $data;
+    undef $say;
+    undef $feed unless defined $pid;
+    my $status = 1;
+    while ($size > 0 or defined $pid) {
+        if (!defined $feed and $size > 0) { $size -= length part($size); next }
+        more() if $size > 0 and !length $buffer;
+        undef $feed if $size == 0;
+        my ($reads, $writes) = ('', '');
+        vec($reads, fileno $said, 1) = 1;
+        vec($writes, fileno $feed, 1) = 1 if defined $feed;
+        next if select($reads, $writes, undef, undef) < 0;
+        if (defined $feed and vec($writes, fileno $feed, 1)) {    # a pipe that is ready takes a page without blocking
+            my $most = $size < 4096 ? $size : 4096;
+            my $n = syswrite($feed, $buffer, $most < length $buffer ? $most : length $buffer);
+            if (defined $n) { substr($buffer, 0, $n, ''); $size -= $n }
+            elsif ($! != $EINTR) { undef $feed }
+        }
+        if (vec($reads, fileno $said, 1)) {
+            my $n = sysread($said, my $text, 4096);
+            if ($n) { $error .= $text if length $error < 4096 }
+            elsif (defined $n) { waitpid($pid, 0); $status = $?; undef $pid; undef $feed }
+        }
+    }
+    return $status == 0 ? '' : $error || 'tar failed';
+}
+
+sub told {
+    my ($seq, $error) = @_;
+    my ($line) = $error =~ /^([^\n\x1e]*)/;
+    out(frame($seq, 'E', $error eq '' ? 0 : 1, $line));
+}
+
+sub answer {
+    my ($verb, $seq, @words) = @_;
+    if ($verb eq 'run') {
+        my ($head, $tail, @sizes) = @words;
+        my ($cwd, $env, $command) = map { take($_) } @sizes;
+        start($seq, $head, $tail, $cwd, [split /\0/, $env], $command);
+    }
+    elsif ($verb eq 'stop') { stop($seq) }
+    elsif ($verb eq 'put') {
+        my ($mode, $bytes, $size) = @words;
+        told($seq, put(take($size), $mode, $bytes));
+    }
+    elsif ($verb eq 'get') {
+        my ($max, $size) = @words;
+        get($seq, take($size), $max);
+    }
+    elsif ($verb eq 'untar') {
+        my ($bytes, $size) = @words;
+        told($seq, untar(take($size), $bytes));
+    }
+    else { finish() }
+}
+
+out(frame(0, 'R', 'perl'));
+while (1) {
+    if ($buffer =~ s/^([^\n]*)\n//) {
+        my ($given, @words) = split / /, $1;
+        finish() unless $given eq $nonce;
+        answer(@words);
+        next;
+    }
+    my $bits = '';
+    vec($bits, fileno $_, 1) = 1 for $in, @late, $run && !$run->{ended} ? $run->{read} : ();
+    # A child that ends just before select does not wake it: hence the second look.
+    my $ready = select($bits, undef, undef, $run ? ($ended ? 0 : 0.02) : undef);
+    $ended = 0;
+    if ($run) {
+        $run->{ended} = !pass(1 << 16) if $ready > 0 and !$run->{ended} and vec($bits, fileno $run->{read}, 1);
+        collect();
+    }
+    1 while !$run and waitpid(-1, $WNOHANG) > 0;
+    next unless $ready > 0;
+    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if @late;
+    more() if vec($bits, fileno $in, 1);
+}
