@@ -43,7 +43,7 @@ def grade_all(work: dict[str, tuple[HarnessRow, str | None]], folder: Path, work
                     done = await Grader(backend, harness, store, GradeSettings(workers=workers)).run(pairs)
         finally:
             await backend.close()
-        return {name: done[row.instance_id] for name, (row, _) in work.items()}
+        return dict(zip(work, done, strict=True))
 
     return asyncio.run(go())
 
