@@ -43,7 +43,7 @@ def parse(text: str, *, cut: bool = False, in_thought: bool = False, tools: Tool
             word, tabs = waiting[0]
             if (line.lstrip("\t") if tabs else line).removesuffix("\r") == word:
                 waiting.pop(0)
-        elif _FENCE.match(line):
+        elif _FENCE.match(line) and not cut:  # a block that was cut off can look whole, as in `tagged`
             return (_whole("\n".join(lines[:number]), "\n".join(lines[number + 1 :])),)
         else:
             waiting += _here_documents(line)

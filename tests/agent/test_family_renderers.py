@@ -12,32 +12,14 @@ from agent.renderers.choose import renderer_for
 from agent.renderers.template import DAY, PROBE_TOOL, TemplateRenderer
 from agent.tokenizer import Tokenizer
 from envs.environment import ToolCall
-from tests.agent.official import templates, tokenizer
+from tests.agent.families import FAMILIES, SMOLLM2, any_renderer, every, glm
+from tests.agent.official import tokenizer
 from tests.agent.stand_in import stand_in
 
 SYSTEM = {"role": "system", "content": "You fix bugs."}
 ASK = {"role": "user", "content": "total() is wrong."}
 RESULTS = ["def total():\n    return 1", "\n\n  indented\n\n", "é 🐍 \u2028 x", '{"a": "b\\n"}']
 CALL = ToolCall("view", {"path": "shop/cart.py"})
-GLM = ("<|endoftext|>", "<|observation|>", "<|user|>", "<|assistant|>", "<|system|>")
-FAMILIES = {
-    "qwen3": "qwen",
-    "qwen3-thinking": "qwen",
-    "qwen3-coder": "qwen_coder",
-    "qwen3.5": "generic",
-    "llama3.1": "llama3",
-    "gpt-oss": "gpt_oss",
-}
-SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
-    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
-def glm(name: str) -> Tokenizer:
-    return stand_in(templates()[name], "<|endoftext|>", GLM)
 
 
 def official(tokenizer: Tokenizer, messages: list[dict[str, Any]], tools: list[Any]) -> list[int]:
@@ -146,17 +128,6 @@ def test_smollm2_has_tools_in_the_system_message_and_results_as_the_user() -> No
     messages = [SYSTEM, ASK, {"role": "assistant", "content": "x"}, {"role": "user", "content": text}]
     whole = official(renderer.tokenizer, messages, [])
     assert whole[-len(ids) :] == ids
-
-
-def every() -> list[Any]:
-    names = [*FAMILIES, "llama3", "deepseek-v3", "deepseek-v3-0324", "deepseek-v3.1", "GLM-4.6", "glm-5", "smollm2"]
-    return [pytest.param(name, id=name) for name in names]
-
-
-def any_renderer(name: str) -> TemplateRenderer:
-    if name == "smollm2":
-        return renderer_for(stand_in(SMOLLM2, "<|im_end|>"))
-    return renderer_for(glm(name) if name.lower().startswith("glm") else tokenizer(name))
 
 
 def read(renderer: TemplateRenderer, text: str, *, before: list[int] | None = None, cut: bool = False) -> Parsed:
