@@ -5,6 +5,7 @@ A suite adds its commands to `eval_app`; what they do stands in a module of its 
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Optional
 
 import typer
@@ -26,6 +27,7 @@ def micro_swe(
     tasks: Annotated[int, typer.Option(help="Tasks per split.")] = 256,
     temperature: Annotated[float, typer.Option(help="1 samples, 0 is greedy.")] = 1.0,
     sandbox: Sandbox_ = None,
+    to: Annotated[Optional[str], typer.Option("--json", help="File that takes the scores, by split.")] = None,  # noqa: UP045
     plain: Plain_ = False,
 ) -> None:
     """Held-out generated tasks: pass rate with its 95 % Wilson interval, temperature stated."""
@@ -35,7 +37,7 @@ def micro_swe(
     from sao.evaluate import evaluate as score
     from sao.evaluate import show
     from sao.paths import UserError, model_folder
-    from sao.rundir import find_run
+    from sao.rundir import find_run, write_atomically
 
     resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model))
     folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
@@ -52,6 +54,8 @@ def micro_swe(
         for name in split or ["heldout", "unseen"]
     ]
     show(out, rows)
+    if to is not None:
+        write_atomically(Path(to), json.dumps({name: result.to_dict() for name, result in rows}, indent=1) + "\n")
 
 
 def register(app: typer.Typer) -> None:
