@@ -288,12 +288,12 @@ while (1) {
     # A child that ends just before select does not wake it: hence the second look.
     my $ready = select($bits, undef, undef, $run ? ($ended ? 0 : 0.02) : undef);
     $ended = 0;
+    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if $ready > 0 and @late;
     if ($run) {
         $run->{ended} = !pass(1 << 16) if $ready > 0 and !$run->{ended} and vec($bits, fileno $run->{read}, 1);
         collect();
     }
     1 while !$run and waitpid(-1, $WNOHANG) > 0;
     next unless $ready > 0;
-    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if @late;
     more() if vec($bits, fileno $in, 1);
 }
