@@ -27,6 +27,7 @@ _CONFIG = {
     "core.protectNTFS": "false",
     "core.protectHFS": "false",
     "core.commitGraph": "false",
+    "core.multiPackIndex": "false",
     "gc.auto": "0",
     "advice.detachedHead": "false",
     "diff.noprefix": "false",

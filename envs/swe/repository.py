@@ -21,11 +21,11 @@ from data.gitobjects import object_id, repository_tar
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import quote, read_output
+from envs.swe.hygiene import TIMEOUT_S, clean, remake
 from envs.swe.proof import prove
 from envs.swe.row import SweRow
 from envs.swe.worktree import LISTING, Entry, Snapshot, parse_listing, read_tar
 
-PREPARE_TIMEOUT_S = 600.0
 _MAX_LISTING = 64 << 20
 _BUNDLE = "/tmp/.task.bundle"
 
@@ -42,44 +42,6 @@ git init -q . || die "git init failed"
 git fetch -q --no-tags "$BUNDLE" '+refs/*:refs/bundle/*' || die "the bundle cannot be read"
 rm -f "$BUNDLE"
 git checkout -q -f --detach "$B" || die "base_commit is not in the bundle"
-"""
-
-# Removes what could lead to newer history. The work tree stays as it is (images build in place).
-_CLEAN = """
-cd "$D" || die "no repository folder $D"
-[ -d .git ] && [ ! -L .git ] || die "$D/.git is no plain folder (worktrees and submodules as tasks are not supported)"
-git rev-parse -q --verify "$B^{commit}" >/dev/null || die "base_commit is not in the repository"
-if [ -s .git/objects/info/alternates ]; then
-  git repack -q -a -d || die "repack failed"; rm -f .git/objects/info/alternates
-fi
-git update-ref --no-deref HEAD "$B" || die "HEAD cannot be set"
-git for-each-ref --format='delete %(refname)' | git update-ref --no-deref --stdin || die "refs cannot be deleted"
-git update-ref refs/heads/main "$B" && git symbolic-ref HEAD refs/heads/main || die "HEAD cannot be set"
-git read-tree "$B" || die "the index cannot be set"
-for r in $(git remote); do git remote remove "$r" || die "remote $r stays"; done
-rm -rf .git/logs .git/worktrees .git/rr-cache .git/*_HEAD .git/AUTO_MERGE .git/rebase-apply .git/rebase-merge \\
-  .git/sequencer .git/hooks .git/objects/info/commit-graph .git/objects/info/commit-graphs .git/lost-found
-git repack -q -a -d && git prune --expire=now && git pack-refs --all --prune && git update-index -q --refresh
-"""
-
-# The check of last resort: the set of all objects against the set of objects reachable from base_commit.
-_CHECK = """
-cd "$D" || die "no repository folder $D"
-[ "$(git rev-parse HEAD)" = "$B" ] || die "HEAD is not base_commit"
-[ -z "$(git rev-list --all --not "$B" | head -c 100)" ] || die "a ref leads to newer history"
-[ -z "$(git remote)" ] || die "a remote is configured"
-[ ! -s .git/objects/info/alternates ] || die "objects are borrowed from another repository"
-[ -z "$(find .git -maxdepth 1 -name modules -print)" ] || die "submodule repositories are inside .git"
-git rev-list --objects --no-object-names "$B" | sort -u >/tmp/.reachable || die "history cannot be walked"
-git cat-file --batch-all-objects --unordered --batch-check='%(objectname)' | sort -u >/tmp/.all || die "no object list"
-[ -s /tmp/.all ] || die "no objects"
-extra=$(comm -13 /tmp/.reachable /tmp/.all | head -n 5)
-[ -z "$extra" ] || die "objects that base_commit does not reach: $extra"
-rm -f /tmp/.reachable /tmp/.all
-"""
-
-_TREE = """
-git ls-tree -r -z "$B" >&3 || die "no base tree"
 """
 
 # The pause lets the clock that stamps files tick on, so that hardly a file is "racy" (see envs.swe.worktree).
@@ -119,10 +81,8 @@ async def provide(sandbox: Sandbox, row: SweRow) -> Snapshot:
         return await _provide_files(sandbox, row, row.files)
     if row.bundle is not None:
         return await _provide_bundle(sandbox, row, row.bundle)
-    # Cleaning a large repository takes long: an image made clean once is only checked.
-    steps = f"if ! ({_CHECK}) 3>/dev/null; then\n{_CLEAN}\nfi\n{_CHECK}"
-    base = _parse_tree(row, await _run(sandbox, row, steps + _TREE))
-    return Snapshot(base, None)
+    cleaned = await clean(sandbox, row)
+    return Snapshot(cleaned.base, None, removed=cleaned.removed)
 
 
 async def record(sandbox: Sandbox, row: SweRow, snapshot: Snapshot) -> Snapshot:
@@ -158,10 +118,11 @@ async def _provide_bundle(sandbox: Sandbox, row: SweRow, bundle: Path) -> Snapsh
         await sandbox.put_tar(row.repo_dir, prepared.archive)
         return Snapshot(prepared.base, prepared.pristine)
     await sandbox.put(_BUNDLE, await asyncio.to_thread(bundle.read_bytes))
-    base = _parse_tree(row, await _run(sandbox, row, _FROM_BUNDLE + _CLEAN + _CHECK + _TREE))
+    await _run(sandbox, row, _FROM_BUNDLE)
+    base = (await remake(sandbox, row))[0].base
     try:
         script = f"cd {quote(row.repo_dir)} && tar -cf - --format=gnu . 2>/dev/null"
-        archive, code = await read_output(sandbox, script, timeout_s=PREPARE_TIMEOUT_S, max_bytes=_MAX_ARCHIVE)
+        archive, code = await read_output(sandbox, script, timeout_s=TIMEOUT_S, max_bytes=_MAX_ARCHIVE)
     except ValueError:  # too large to keep
         return Snapshot(base, None)
     if code != 0:
@@ -192,22 +153,10 @@ async def _run(sandbox: Sandbox, row: SweRow, steps: str) -> bytes:
     variables = f"D={quote(row.repo_dir)} B={row.base_commit} BUNDLE={_BUNDLE}\n"
     try:
         output, code = await read_output(
-            sandbox, variables + _HEAD + steps, timeout_s=PREPARE_TIMEOUT_S, max_bytes=_MAX_LISTING
+            sandbox, variables + _HEAD + steps, timeout_s=TIMEOUT_S, max_bytes=_MAX_LISTING
         )
     except ValueError as error:
         raise EnvironmentFault(f"task {row.task_id}: the repository's file list is {error}") from error
     if code != 0:
         raise EnvironmentFault(f"task {row.task_id}: {output.decode('utf-8', 'replace').strip()[-2500:]}")
     return output
-
-
-def _parse_tree(row: SweRow, output: bytes) -> dict[bytes, Entry]:
-    base: dict[bytes, Entry] = {}
-    for record in output.split(b"\0"):
-        if record:
-            head, _, path = record.partition(b"\t")
-            mode, _, name = head.split(b" ")
-            base[path] = Entry(mode.decode(), name.decode())
-    if not base:
-        raise EnvironmentFault(f"task {row.task_id}: base_commit has no files")
-    return base

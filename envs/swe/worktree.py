@@ -79,6 +79,8 @@ class Snapshot:
     """Stat record of the work tree; None: none was taken, every file is compared by content (small repositories)."""
     taken_at: float = 0.0
     """The sandbox's clock just before the record was taken, seconds."""
+    removed: tuple[str, ...] = ()
+    """What hygiene took out of the image's repository, for people."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 
 from data.task import Task
 from envs.environment import EnvironmentFault, Grade
-from envs.sandbox.contract import SandboxBackend, SandboxSpec
-from envs.swe import SWEEnvironment, grade_patch, read_row, validate
+from envs.sandbox.contract import SandboxBackend, SandboxLimits, SandboxSpec
+from envs.swe import SWEEnvironment, grade_patch, hygiene, read_row, validate
 from envs.swe.packing import pack_task
 from envs.swe.repository import provide
 from tests.envs.swe_support import F2P, FILES, GOLD, OLD, P2P, TEST_PATCH, episode, run, shell, tiny_task
@@ -130,29 +130,84 @@ def tar_of(folder: Path) -> bytes:
     return stream.getvalue()
 
 
+AGENT_GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+
+
 def test_an_image_repository_that_knows_the_future_is_cleaned(tmp_path: Path) -> None:
+    """And its copies in other sandboxes with what the first one's cleaning made, proved there."""
     base = build(tmp_path / "r")
-    row = read_row(task_of(base, None))
+    git(tmp_path / "r", "clone", "-q", ".", "nested/clone")
+    git(tmp_path / "r", "bundle", "create", "-q", "loose.bundle", "--all")
+    row, image = read_row(task_of(base, None)), tar_of(tmp_path / "r")
+    hygiene._kept.clear()
+    made: list[str] = []
 
     async def work(backend: SandboxBackend) -> None:
-        async with await backend.start(SandboxSpec()) as sandbox:
-            await sandbox.put_tar("/testbed", tar_of(tmp_path / "r"))
-            await provide(sandbox, row)
-            seen = (
-                await sandbox.exec(
-                    CHECK_CLEAN,
-                    env={"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"},
-                )
-            ).text
-            assert seen.startswith("base\npast\n")
-            assert SECRET not in seen
-            # the work tree is the image's own: what was built there stays
-            assert "?? future.txt" in seen
+        snapshots = []
+        for _ in range(2):
+            async with await backend.start(SandboxSpec()) as sandbox:
+                await sandbox.put_tar("/testbed", image)
+                snapshots.append(await provide(sandbox, row))
+                seen = (await sandbox.exec(CHECK_CLEAN, env=AGENT_GIT)).text
+                assert seen.startswith("base\npast\n")
+                assert SECRET not in seen
+                # the work tree is the image's own: what was built there stays
+                assert "?? future.txt" in seen
+                left = (await sandbox.exec("find . -name '*.bundle'; find . -name .git; ls /tmp -A")).text
+                assert left == "./.git\n"
+                made.append((await sandbox.exec("find .git -type f | sort | xargs sha256sum")).text)
+        assert snapshots[0] == snapshots[1]
+        assert {"repository ./nested/clone/.git", "bundle or pack ./loose.bundle", "refs/stash"} <= set(
+            snapshots[0].removed
+        )
+
+    run(work)
+    assert made[0] == made[1]
+    assert len(hygiene._kept) == 1
+
+
+def test_another_state_of_the_same_image_is_cleaned_anew(tmp_path: Path) -> None:
+    base = build(tmp_path / "r")
+    row, image = read_row(task_of(base, None)), tar_of(tmp_path / "r")
+
+    async def work(backend: SandboxBackend) -> None:
+        for plant in ("true", "git update-ref refs/x main", "git bundle create -q y main", "git clone -q . z"):
+            async with await backend.start(SandboxSpec()) as sandbox:
+                await sandbox.put_tar("/testbed", image)
+                await sandbox.exec(plant, env=AGENT_GIT)
+                await provide(sandbox, row)
+                assert SECRET not in (await sandbox.exec(CHECK_CLEAN, env=AGENT_GIT)).text
+                assert (await sandbox.exec("ls -d y z/.git 2>/dev/null")).text == ""
+                before = len(hygiene._kept)
+                await provide(sandbox, row)  # now clean: nothing to do, and remembered as that
+                assert len(hygiene._kept) == before + 1
 
     run(work)
 
 
-@pytest.mark.parametrize("break_it", ["rm -rf .git", "rm .git/HEAD", "mkdir .git/modules", "rm -rf .git/objects/*"])
+def test_a_report_above_the_output_cap_is_read_whole_and_the_cleaning_runs_once(tmp_path: Path) -> None:
+    base = build(tmp_path / "r")
+    git(tmp_path / "r", "checkout", "-qf", base)
+    for number in range(300):
+        (tmp_path / "r" / f"{'long name ' * 12}{number}").write_text("x")
+    git(tmp_path / "r", "add", "-A")
+    git(tmp_path / "r", "commit", "-qm", "many")
+    row = read_row(task_of(git(tmp_path / "r", "rev-parse", "HEAD"), None))
+
+    async def work(backend: SandboxBackend) -> None:
+        spec = SandboxSpec(limits=SandboxLimits(output_bytes=4096))
+        for _ in range(2):
+            async with await backend.start(spec) as sandbox:
+                await sandbox.put_tar("/testbed", tar_of(tmp_path / "r"))
+                snapshot = await provide(sandbox, row)
+                assert len(snapshot.base) > 300
+                assert snapshot.removed
+                assert SECRET not in (await sandbox.exec("git log --all --format=%s", env=AGENT_GIT)).text
+
+    run(work)
+
+
+@pytest.mark.parametrize("break_it", ["rm -rf .git", "rm -rf .git/objects/*"])
 def test_hygiene_fails_closed(tmp_path: Path, break_it: str) -> None:
     base = build(tmp_path / "r")
     subprocess.run(break_it, shell=True, cwd=tmp_path / "r", check=True)
