@@ -156,7 +156,8 @@ class DockerSandbox(ChannelledSandbox):
     async def _diagnose(self) -> SandboxError:
         facts: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # an engine that is gone too leaves the plain answer
-            facts = await asyncio.wait_for(self._backend.engine.call(self._last_events), DIAGNOSE_S)
+            async with asyncio.timeout(DIAGNOSE_S):
+                facts = await self._backend.engine.call(self._last_events)
         if facts.get("oom"):
             return OutOfMemory(
                 f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
@@ -300,7 +301,8 @@ class DockerBackend(SandboxBackend):
 
         async def one(each: Found) -> str | None:
             try:
-                gone = await asyncio.wait_for(self.engine.call(lambda api: remove(api, each)), REAP_S)
+                async with asyncio.timeout(REAP_S):
+                    gone = await self.engine.call(lambda api: remove(api, each))
             except Exception as error:
                 log.warning("could not remove %s %s now (%s)", each.kind, each.name, error or type(error).__name__)
                 return None
