@@ -109,6 +109,31 @@ def test_where_no_guard_fires_our_verdict_is_the_packages(tmp_path: Path) -> Non
     assert min(seen.values()) > 50, seen
 
 
+def test_odd_test_ids(tmp_path: Path) -> None:
+    """Blanks, ids cut off in the middle of a parameter (676 in Verified), words beyond ASCII."""
+    ids = ["t.py::test[log(photon", "t.py::tést[ü]", "t.py::test[a]"]
+    row = small_row(log_parser="parse_log_pytest_v2", FAIL_TO_PASS=ids[:2], PASS_TO_PASS=[ids[2], "t.py::test[b c]"])
+    lines = [
+        "PASSED t.py::test[log(photon cm)]",
+        "PASSED t.py::tést[ü]",
+        "PASSED t.py::test[a]",
+        "PASSED t.py::test[b c]",
+    ]
+    log = tmp_path / "log"
+
+    async def go(lines: list[str]) -> Judged:
+        log.write_text("\n".join(["+ : '>>>>> Start Test Output'", *lines, "+ : '>>>>> End Test Output'"]) + "\n")
+        async with Harness() as harness:
+            return await harness.judge(row, Prediction(row.instance_id, "m", GOLD).official(), log)
+
+    judged = asyncio.run(go(lines))
+    assert judged.report["resolved"]
+    assert resolves(judged.report["tests_status"], row.swe.fail_to_pass, row.swe.pass_to_pass)
+    judged = asyncio.run(go([line.replace("PASSED t.py::test[log", "FAILED t.py::test[log") for line in lines]))
+    assert not judged.report["resolved"]
+    assert not resolves(judged.report["tests_status"], row.swe.fail_to_pass, row.swe.pass_to_pass)
+
+
 def test_a_log_that_is_no_utf8_breaks_the_package_and_only_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\xff")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from envs.environment import Grade, ToolCall
 from envs.sandbox import make_backend
+from envs.swe import SWEEnvironment
 from eval.swebench.findings import Hole
 from eval.swebench.grade import Grader, GradeSettings
 from eval.swebench.official import Harness
@@ -17,6 +19,7 @@ from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
 from eval.swebench.rows import HarnessRow, harness_row
 from eval.swebench.store import EvalFolder
+from sao.eval_agent import verifiers
 from tests.eval import attacks
 from tests.eval.toy import toy_image, toy_task
 
@@ -99,3 +102,37 @@ def test_the_package_alone_believes_them(graded: dict[str, Graded]) -> None:
     """Else the flags would guard nothing."""
     believed = [name for name in attacks.FILES if graded[name].verdict is Verdict.RESOLVED]
     assert len(believed) >= 10, [(name, each.verdict, each.reason) for name, each in graded.items()]
+
+
+def test_an_agents_patch_is_graded_by_the_package(tmp_path: Path) -> None:
+    """The environment's tools, the driver's diff, a fresh container, the official verdict as the reward."""
+    toy_image()
+    row = named("agent")
+
+    async def episode(environment: SWEEnvironment, new: str) -> Grade:
+        try:
+            assert await environment.reset() == "add() subtracts"
+            edit = {"path": "calc.py", "old_str": "def add(a, b):\n    return a - b", "new_str": new}
+            assert (await environment.step(ToolCall("str_replace", edit))).error is None
+            return await environment.grade()
+        finally:
+            await environment.close()
+
+    async def go() -> list[Grade]:
+        backend = make_backend("docker", "toy-tests")
+        try:
+            async with Harness() as harness:
+                with EvalFolder(tmp_path) as store:
+                    verify = verifiers(Grader(backend, harness, store), [row], "agent")
+                    return [
+                        await episode(SWEEnvironment(row.task, backend, verifier=verify(row.task)), new)
+                        for new in ("def add(a, b):\n    return a + b", "def add(a, b):\n    return a / b")
+                    ]
+        finally:
+            await backend.close()
+
+    right, wrong = asyncio.run(go())
+    assert (right.reward, wrong.reward) == (1.0, 0.0)
+    assert right.detail["report"]["tests_status"]["FAIL_TO_PASS"]["success"] == ["test_calc.py::test_add"]
+    assert wrong.detail["reason"] == "1 FAIL_TO_PASS tests still fail, 0 PASS_TO_PASS tests broke"
+    assert right.patch.count(b"diff --git") == 1
