@@ -4,8 +4,9 @@ Promises: as the contract. Containers have init, no network, no capabilities, no
 disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel
 ends the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels
 name run, owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created
-and never started, and a kept state, are the two things that do not end by themselves). Anonymous volumes, should an
-image declare any, go with their container. Starts are paced, and wait for an engine that restarts.
+and never started, and a kept state, are the two things that do not end by themselves). Volumes that an image declares
+go with their container; they are labelled too, since an engine that restarts forgets them. Starts are paced, and wait
+for an engine that restarts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from envs.sandbox.contract import (
     StartFailed,
 )
 from envs.sandbox.docker_engine import THREADS, Engine, typed
-from envs.sandbox.docker_survey import DEADLINE, OWNER, RUN, await_removal, remove, remove_container, survey
+from envs.sandbox.docker_survey import DEADLINE, OWNER, RUN, SANDBOX, await_removal, remove, remove_container, survey
 from envs.sandbox.owner import Found, owner_id
 from envs.sandbox.stream import SandboxStream
 
@@ -130,8 +131,12 @@ class DockerSandbox(ChannelledSandbox):
         its answer was lost is found by it."""
         if self._given_up.is_set():
             raise SandboxDead(f"sandbox {self.sandbox_id} was closed while it started")
-        labels = {**self.spec.labels, **self._backend.labels(self.spec.deadline_s)}
+        labels = {**self.spec.labels, **self._backend.labels(self.sandbox_id, self.spec.deadline_s)}
         settings = container_settings(api, self.spec, labels, self._backend.runtime)
+        settings["host_config"]["Mounts"] = [
+            {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": labels}}
+            for target in self._backend.volumes_of(api, settings["image"])
+        ]
         self.container_id = api.create_container(name=self.sandbox_id, **settings)["Id"]
         attached = api.attach_socket(self.container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
         # A duplicate that asyncio owns. docker's response holds the original open, and with it the sandbox, until it
@@ -231,11 +236,19 @@ class DockerBackend(SandboxBackend):
         self._serial = itertools.count()
         self._live: set[DockerSandbox] = set()
         self._states: set[str] = set()
+        self._volumes: dict[str, tuple[str, ...]] = {}
         self._pace = asyncio.Semaphore(starts_at_once or starts_that_suit())
 
-    def labels(self, seconds: float) -> dict[str, str]:
+    def labels(self, sandbox: str, seconds: float) -> dict[str, str]:
         """What everything we make on the engine carries."""
-        return {RUN: self.run_id, OWNER: owner_id(), DEADLINE: str(int(time.time() + seconds))}
+        deadline = str(int(time.time() + seconds))
+        return {RUN: self.run_id, OWNER: owner_id(), DEADLINE: deadline, SANDBOX: sandbox}
+
+    def volumes_of(self, api: Any, image: str) -> tuple[str, ...]:
+        """Paths that `image` declares as volumes; asked once."""
+        if image not in self._volumes:
+            self._volumes[image] = tuple(api.inspect_image(image)["Config"].get("Volumes") or ())
+        return self._volumes[image]
 
     async def check(self) -> None:
         await asyncio.to_thread(self.engine.ping)
@@ -268,9 +281,14 @@ class DockerBackend(SandboxBackend):
     async def keep_state(self, sandbox: Sandbox) -> str:
         if not isinstance(sandbox, DockerSandbox):
             raise TypeError(f"{type(sandbox).__name__} is no sandbox of the Docker backend")
+        if volumes := self._volumes.get(sandbox.spec.state or sandbox.spec.image):
+            raise SandboxError(
+                f"the state of sandbox {sandbox.sandbox_id} cannot be kept: its image declares volumes "
+                f"({', '.join(volumes)}), and what they hold belongs to no image"
+            )
         name = f"sao-state:{os.urandom(8).hex()}"
         self._states.add(name)
-        conf = {"Labels": self.labels(STATE_S)}
+        conf = {"Labels": self.labels(sandbox.sandbox_id, STATE_S)}
 
         def commit(api: Any) -> None:
             repository, _, tag = name.partition(":")
@@ -324,7 +342,7 @@ class DockerBackend(SandboxBackend):
             found = [
                 each
                 for each in await self.survey()
-                if (each.kind == "container" and each.name.startswith(self._prefix)) or each.name in self._states
+                if (each.sandbox.startswith(self._prefix) and each.kind != "image") or each.name in self._states
             ]
             await self._remove_all(found)
         except SandboxError as error:

@@ -1,7 +1,7 @@
 """What sandboxes left on a Docker engine: finding it, judging whose it is, removing it.
 
-Promises: everything we make carries the labels RUN, OWNER and DEADLINE, so `survey` sees all of it, of every run;
-`remove` takes anonymous volumes along, returns when the thing is gone, and never raises for one that is gone already.
+Promises: everything we make carries the labels RUN, OWNER, DEADLINE and SANDBOX, so `survey` sees all of it, of every
+run; `remove` takes a container's volumes along, returns when it is gone, and never raises for what is gone already.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.sandbox.owner import Found, standing
 
-RUN, OWNER, DEADLINE = "sao.run", "sao.owner", "sao.deadline"
+RUN, OWNER, DEADLINE, SANDBOX = "sao.run", "sao.owner", "sao.deadline", "sao.sandbox"
 REMOVAL_S = 10.0
 
 
@@ -39,7 +39,8 @@ def _found(kind: Any, name: str, facts: dict[str, Any], made_at: float | None, n
     labels = facts.get("Labels") or {}
     owner, deadline = labels.get(OWNER, ""), labels.get(DEADLINE, "")
     ends_at = float(deadline) if deadline.isdigit() else None
-    return Found(kind, name, standing(owner, ends_at), owner, labels.get(RUN, ""), made_at, ends_at, note)
+    run, sandbox = labels.get(RUN, ""), labels.get(SANDBOX, "")
+    return Found(kind, name, standing(owner, ends_at), owner, run, sandbox, made_at, ends_at, note)
 
 
 def _name(container: dict[str, Any]) -> str:

@@ -70,6 +70,8 @@ class Found:
     standing: Standing
     owner: str = ""
     run: str = ""
+    sandbox: str = ""
+    """The sandbox that it is or was part of, where that is known."""
     made_at: float | None = None
     """Seconds since the epoch; None: not known."""
     ends_at: float | None = None
