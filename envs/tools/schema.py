@@ -78,6 +78,12 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         {"path": _PATH, "content": _string("The whole text of the file.")},
         ["path", "content"],
     ),
+    "think": _function(
+        "think",
+        "Write a thought down, for example a plan or what an output means. Nothing is run or changed.",
+        {"thought": _string("The thought.")},
+        ["thought"],
+    ),
     "submit": _function("submit", "Finish: the repository as it is now is your answer.", {}, []),
 }
 """Every tool, in the order it is offered."""

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 SUBMITTED = "Submitted."
+NOTED = "Noted."
 EMPTY_FILE = "(empty file)"
 EMPTY_DIRECTORY = "(empty directory)"
 NO_OUTPUT = "(no output)"

@@ -61,6 +61,9 @@ class ToolSet:
     async def _submit(self, sandbox: Sandbox, repo_dir: str) -> Observation:
         return Observation(text.SUBMITTED, done=True)
 
+    async def _think(self, sandbox: Sandbox, repo_dir: str, thought: str) -> Observation:
+        return Observation(text.NOTED)
+
     async def _bash(
         self,
         sandbox: Sandbox,

@@ -12,12 +12,18 @@ from envs.tools.schema import SCHEMAS
 
 
 def test_shipped_presets() -> None:
-    assert {"demo", "default"} <= set(preset_names())
+    assert preset_names() == ["default", "demo", "editor", "mini", "paper"]
     demo = load_preset("demo")
     assert (demo.name, demo.system, demo.user) == ("demo", "You fix bugs.", "{problem}")
     assert demo.tools == ("view", "str_replace", "submit")
     default = load_preset("default")
-    assert default.tools == tuple(SCHEMAS)
+    assert default.tools == ("bash", "view", "str_replace", "create", "submit")
+    paper = load_preset("paper")
+    assert paper.tools == tuple(SCHEMAS)
+    assert (paper.limits.max_turns, paper.limits.max_context) == (300, 131072)
+    mini = load_preset("mini")
+    assert (mini.tools, mini.calls, mini.max_calls) == (("bash", "submit"), "fenced", 1)
+    assert "bash" not in load_preset("editor").tools
     for name in preset_names():
         preset = load_preset(name)
         assert preset.name == name
@@ -55,6 +61,9 @@ def test_a_preset_from_a_path(tmp_path) -> None:
         ('system = ""', 'system = ""\nuser = "no place"', "must hold {problem}"),
         ("max_context = 1000", "max_context = 100", "must be below max_context"),
         ('name = "mine"', "name = ", "not valid TOML"),
+        ('system = ""', 'system = ""\ncalls = "fenced"', "they are"),
+        ('system = ""', 'system = ""\ncalls = "xml"', "calls: Input should be"),
+        ('system = ""', 'system = ""\nmax_calls = 0', "max_calls"),
     ],
 )
 def test_mistakes_are_named_with_file_and_key(tmp_path, old, new, words) -> None:
@@ -66,8 +75,20 @@ def test_mistakes_are_named_with_file_and_key(tmp_path, old, new, words) -> None
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(PresetError, match="Known: default, demo"):
+    with pytest.raises(PresetError, match="Known: default, demo, editor, mini, paper"):
         load_preset("nope")
+
+
+def test_the_label_names_what_the_preset_says(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    mine = load_preset(path)
+    assert mine.label.startswith("mine@")
+    assert len(mine.label) == len("mine@") + 8
+    path.write_text(GOOD + "\n# a remark\n")
+    assert load_preset(path).label == mine.label
+    path.write_text(GOOD + "max_turn_tokens = 5\n")
+    assert load_preset(path).label != mine.label
 
 
 def test_played_turns_obey_stop_and_limit() -> None:

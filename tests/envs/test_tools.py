@@ -46,6 +46,7 @@ def test_view_edit_create_submit() -> None:
         again = await use("create", path="deep/new dir/x.py", content="")
         assert again.error == "file_exists"
         assert "str_replace" in again.text
+        assert (await use("think", thought="a plan")) == Observation("Noted.")
         assert (await use("submit")) == Observation("Submitted.", done=True)
 
     in_sandbox(work)

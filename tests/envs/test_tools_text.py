@@ -11,7 +11,7 @@ from envs.tools import ALL_TOOLS, DEMO_TOOLS, SCHEMAS, CallError, ToolSet, check
 
 
 def test_schemas_are_openai_functions() -> None:
-    assert ALL_TOOLS == ("bash", "view", "str_replace", "create", "submit")
+    assert ALL_TOOLS == ("bash", "view", "str_replace", "create", "think", "submit")
     for name, schema in SCHEMAS.items():
         assert schema["type"] == "function"
         function = schema["function"]
