@@ -123,18 +123,23 @@ def replay(
     raise typer.Exit(show(run, episode, _console(plain), list_only=list_, execute=execute, sandbox=sandbox))
 
 
-@app.command(epilog=_example("sao doctor"))
-def doctor(plain: Plain_ = False) -> None:
-    """Say what this machine can do, what each finding means and how to mend it."""
+@app.command(epilog=_example("sao doctor", "sao doctor --at-once 64 --try", "sao doctor --json"))
+def doctor(
+    at_once: Annotated[int, typer.Option("--at-once", help="Sandboxes at once to judge the machine for.", min=1)] = 8,
+    real_try: Annotated[bool, typer.Option("--try", help="Start sandboxes and try their promises (seconds).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    plain: Plain_ = False,
+) -> None:
+    """Say what this machine can do, what each finding means, which promises it cannot keep, how to mend that."""
     from sao.doctor import diagnose
+    from sao.doctor_finding import Load
+    from sao.doctor_view import as_facts, show
 
-    console = _console(plain)
-    findings = diagnose()
-    style = {"ok": "green", "warn": "yellow", "fail": "red"}
-    table = Table.grid(padding=(0, 2))
-    for finding in findings:
-        table.add_row(f"[{style[finding.level]}]{finding.level}[/]", f"[bold]{finding.name}[/bold]", finding.text)
-    console.print(table)
+    findings = diagnose(Load(sandboxes=at_once), real_try=real_try)
+    if as_json:
+        typer.echo(json.dumps(as_facts(findings), indent=2))
+    else:
+        show(findings, _console(plain))
     raise typer.Exit(1 if any(finding.level == "fail" for finding in findings) else 0)
 
 

@@ -1,4 +1,7 @@
-"""`sao doctor`: what this machine can do, what each finding means, and how to mend it. Changes nothing."""
+"""`sao doctor`: what this machine can do, what each finding means, which promise it cannot keep, how to mend that.
+
+Promises: nothing of the machine is changed; a check that breaks is a finding like any other.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,14 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from envs.swe.row import BASE_IMAGE
-from sao.paths import DEMO_POLICY, ROOT, runs_folder
+from sao.doctor_finding import Finding, Host, Load
+from sao.paths import DEMO_POLICY, ROOT
 
 ROOMS = ("data", "envs", "agent", "trainer", "eval", "sao")
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    level: Level
-    name: str
-    text: str
 
 
 def shadowed_rooms() -> dict[str, str]:
@@ -56,13 +50,14 @@ def check_shadowing() -> Iterator[Finding]:
         yield Finding(
             "fail",
             "imports",
-            f"`import {room}` finds {where} instead of {ROOT / room}. Uninstall that package or use a fresh "
-            "environment (make install); start python from a folder without a package of this name.",
+            f"`import {room}` finds {where} instead of {ROOT / room}",
+            "this is not our code",
+            mend="uninstall that package or use a fresh environment (make install); start from another folder",
         )
     for room, names in foreign_rooms().items():
         if room not in shadowed:
             yield Finding(
-                "warn", "imports", f"also installed and named {room!r}: {', '.join(names)}. It may win one day."
+                "warn", "imports", f"also installed and named {room!r}: {', '.join(names)}", "it may win one day"
             )
     if not shadowed:
         yield Finding("ok", "imports", f"{', '.join(ROOMS)} come from {ROOT}")
@@ -85,71 +80,46 @@ def check_demo_policy() -> Iterator[Finding]:
         yield Finding("ok", "demo policy", f"{weights.stat().st_size / 1e6:.1f} MB")
     else:
         yield Finding(
-            "fail", "demo policy", f"{weights} is missing: the checkout is incomplete. git status, git restore."
+            "fail", "demo policy", f"{weights} is missing", "the checkout is incomplete", mend="git status; git restore"
         )
 
 
-def check_docker() -> Iterator[Finding]:
-    from envs.sandbox import BackendUnavailable
-    from envs.sandbox.docker_engine import connect
-
-    try:
-        with connect() as engine:
-            version, has_image = engine.api().version(), bool(engine.api().images(name=BASE_IMAGE))
-    except BackendUnavailable as error:
-        yield Finding("warn", "docker", f"{error}. Docker isolates better than the embedded sandbox.")
-        return
-    yield Finding("ok", "docker", f"engine {version.get('Version')} ({version.get('Os')}/{version.get('Arch')})")
-    if has_image:
-        yield Finding("ok", "base image", f"{BASE_IMAGE} is there")
-    else:
-        yield Finding("warn", "base image", f"{BASE_IMAGE} is missing: `make image` makes it")
+def check_tools() -> Iterator[Finding]:
+    """Programs that the driver starts on this machine."""
+    if shutil.which("git") is None:
+        yield Finding(
+            "fail", "tools", "git is not installed", "needed to pack your own repositories", mend="apt-get install git"
+        )
 
 
-def check_embedded() -> Iterator[Finding]:
-    from envs.sandbox import BackendUnavailable
-    from envs.sandbox.namespaces import find_launcher
+def diagnose(load: Load | None = None, *, real_try: bool = False) -> list[Finding]:
+    """Every finding; a check that itself breaks is a failed finding, not a crash of the doctor.
 
-    try:
-        chosen = find_launcher()
-    except BackendUnavailable as error:
-        yield Finding("warn", "embedded sandbox", str(error))
-        return
-    if chosen == "bwrap":
-        yield Finding("ok", "embedded sandbox", "bubblewrap: namespaces of this machine, for trusted tasks only")
-    else:
-        yield Finding("warn", "embedded sandbox", f"{chosen}; bubblewrap is better (apt-get install bubblewrap)")
+    `real_try`: start a sandbox on every backend that there is, and try its promises out (seconds)."""
+    from sao import doctor_engine, doctor_host
+    from sao.doctor_try import try_out
 
-
-def check_disk() -> Iterator[Finding]:
-    folder = runs_folder().resolve()
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free / 2**30
-    level: Level = "ok" if free > 5 else "warn" if free > 1 else "fail"
-    yield Finding(level, "disk", f"{free:.1f} GiB free for runs in {folder}" + ("" if free > 5 else ": make room"))
-    if not os.access(folder, os.W_OK):
-        yield Finding("fail", "disk", f"{folder} is not writable: set SAO_RUNS to a folder that is.")
-
-
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    check_python,
-    check_shadowing,
-    check_torch,
-    check_demo_policy,
-    check_docker,
-    check_embedded,
-    check_disk,
-)
-
-
-def diagnose() -> list[Finding]:
-    """Every finding; a check that itself breaks is a failed finding, not a crash of the doctor."""
+    host, load = Host(), load or Load()
+    plain = (check_python, check_shadowing, check_torch, check_demo_policy, check_tools)
+    judging = (
+        doctor_host.check_kernel,
+        doctor_host.check_cgroups,
+        doctor_host.check_namespaces,
+        doctor_host.check_limits,
+        doctor_host.check_memory,
+        doctor_host.check_disk,
+        doctor_host.check_embedded,
+        doctor_engine.check_engine,
+    )
+    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [(check.__name__, check) for check in plain]
+    checks += [(check.__name__, partial(check, host, load)) for check in judging]
+    if real_try:
+        checks += [(f"try {kind}", partial(try_out, kind)) for kind in ("docker", "embedded")]
     findings: list[Finding] = []
-    for check in CHECKS:
+    for name, check in checks:
         try:
             findings += check()
         except Exception as error:  # the doctor reports, whatever it meets
-            name = check.__name__.removeprefix("check_").replace("_", " ")
+            name = name.removeprefix("check_").replace("_", " ")
             findings.append(Finding("fail", name, f"the check itself failed: {type(error).__name__}: {error}"))
     return findings
