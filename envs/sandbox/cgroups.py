@@ -1,8 +1,8 @@
 """Memory, process and processor limits of embedded sandboxes through cgroups, where this process may make them.
 
 Promises: works with version 1 hierarchies and with a delegated version 2 one; makes one group a sandbox, named after
-it; `remove` empties nothing by force: the sandbox's processes are dead by then. Where no group can be made the sandbox
-runs under resource limits alone (`Group.weak` says which promises are then weaker).
+it; `remove` ends what is still in it: nothing but the sandbox's own processes ever was. Where no group can be made the
+sandbox runs under resource limits alone (`Group.weak` says which promises are then weaker).
 """
 
 from __future__ import annotations
@@ -74,15 +74,7 @@ class Group:
     def remove(self) -> None:
         """The kernel refuses while a dying process is still counted; that takes milliseconds."""
         for folder in set(self.folders.values()):
-            for _ in range(2000):
-                try:
-                    folder.rmdir()
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    time.sleep(0.005)
-                else:
-                    break
+            remove_leftover(folder)
 
 
 def make_group(name: str, limits: SandboxLimits) -> Group:
@@ -124,18 +116,18 @@ def leftover_groups() -> list[Path]:
 
 
 def remove_leftover(folder: Path) -> bool:
-    """End what still runs in a dead owner's group, and remove it; False when it would not go."""
-    for _ in range(100):
-        try:
-            for pid in (folder / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-        except OSError:
-            pass  # ended in the meantime, or the group is gone
+    """End what still runs in the group of a sandbox that is over, and remove it; False when it would not go, or was
+    gone."""
+    for attempt in range(2000):
         try:
             folder.rmdir()
             return True
         except FileNotFoundError:
             return False
         except OSError:
-            time.sleep(0.01)
+            time.sleep(0.005)
+        if attempt % 20 == 4:  # by then a process that was dying is dead
+            with contextlib.suppress(OSError):  # ended in the meantime
+                for pid in (folder / "cgroup.procs").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
     return False

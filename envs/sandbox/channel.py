@@ -164,7 +164,9 @@ class Channel:
             if left <= 0:
                 return False
             try:
-                await asyncio.wait_for(self._tick.wait(), left)
+                # Not wait_for: before Python 3.12 that swallows a cancellation which comes together with the tick.
+                async with asyncio.timeout(left):
+                    await self._tick.wait()
             except TimeoutError:
                 return done()
         return True

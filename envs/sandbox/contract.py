@@ -69,7 +69,7 @@ class SandboxLimits:
     pids: int = 256
     nofile: int = 1024
     disk_bytes: int = 2 << 30
-    """Size of one file (RLIMIT_FSIZE) and of the writable tmpfs where the backend has one."""
+    """Size of one file (RLIMIT_FSIZE) and of each writable place where the backend has such (see docs/sandboxes.md)."""
     output_bytes: int = 1 << 20
     """Cap of one command's output, at the source."""
 

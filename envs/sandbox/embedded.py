@@ -61,6 +61,21 @@ def _watch(told: int) -> int | None:
         return None
 
 
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has ended
+        return []
+
+
+def _state(pid: int) -> str:
+    """The process table's letter; X when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return "X"
+
+
 def _kill_stuck(folder: Path) -> list[int]:
     """Kill processes of a dead owner's sandboxes, known by their standard error, a file in `folder`.
 
@@ -91,26 +106,27 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._backend = backend
         self.folder = folder
         self.group = Group()
+        self._grouping: asyncio.Future[Group] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._told: int | None = None
         self._init: int | None = None
         """Descriptor that becomes readable when the sandbox's init has ended (bubblewrap only; `unshare` waits)."""
         self._stream = SandboxStream(self.channel, multiplexed=False)
         self._closing: asyncio.Task[None] | None = None
 
     async def _start(self, etc: Path) -> None:
-        work = self.folder / "work"
-        work.mkdir(parents=True)
-        if self.spec.state:
-            await asyncio.to_thread(_copy_tree, Path(self.spec.state), work)
-        self.group = await asyncio.to_thread(make_group, self.sandbox_id, self.spec.limits)
+        self.folder.mkdir()
+        self._grouping = asyncio.ensure_future(asyncio.to_thread(make_group, self.sandbox_id, self.spec.limits))
+        self.group = await asyncio.shield(self._grouping)  # a thread cannot be cancelled: what it makes is awaited
         # The shell enters the control groups itself, so that no process of the sandbox is ever outside.
         enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
         with theirs, (self.folder / "messages").open("wb") as messages, (self.folder / "args").open("w+b") as args:
-            told, telling = os.pipe()
-            os.set_blocking(told, False)
-            argv = self._backend.command(self.spec, work, etc, args.fileno(), telling)
+            # Kept open to the end: a bubblewrap that cannot tell dies, and its init then waits for it for ever.
+            self._told, telling = os.pipe()
+            os.set_blocking(self._told, False)
+            argv = self._backend.command(self.spec, self.folder, etc, args.fileno(), telling)
             # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 ["/bin/sh", "-c", enter, "sandbox", *argv],
@@ -121,11 +137,18 @@ class EmbeddedSandbox(ChannelledSandbox):
         await self._stream.connect(ours)
         limits = self._backend.shell_limits(self.spec, self.group)
         self._write(self.channel.script(limits, image="embedded", helpers=self._backend.helpers))
-        try:
-            await self.channel.ready(START_S)
-            self._init = _watch(told)
-        finally:
-            os.close(told)
+        await self.channel.ready(START_S)
+        self._init = _watch(self._told)
+        if self.spec.state:
+            await asyncio.to_thread(_copy_tree, Path(self.spec.state), self.work)
+
+    @property
+    def work(self) -> Path:
+        """The workdir as this machine's files, for as long as nothing that is not the driver's runs in the sandbox."""
+        inner = _children(self._process.pid) if self._process is not None else []
+        if not inner:
+            raise OSError(f"sandbox {self.sandbox_id} has ended")
+        return Path(f"/proc/{inner[0]}/root{self.spec.workdir}")
 
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
@@ -165,16 +188,37 @@ class EmbeddedSandbox(ChannelledSandbox):
 
     async def _close(self) -> None:
         self._stream.close()
+        if self._grouping is not None:
+            self.group = await self._grouping
         if self._process is not None and not await self._ended(0.5):
-            self._process.kill()
+            await self._kill(self._process.pid)
             if not await self._ended(20.0):
                 log.warning("sandbox %s was killed and is still ending", self.sandbox_id)
-        if self._init is not None:
-            os.close(self._init)
-            self._init = None
+        for descriptor in (self._init, self._told):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._init = self._told = None
         await asyncio.to_thread(self.group.remove)
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
         self._backend.forget(self)
+
+    async def _kill(self, pid: int) -> None:
+        """Kill the outermost process and the sandbox's init. The first alone is not enough: bubblewrap's init waits for
+        a word from it before it asks to die with it. It is stopped first, so that it has no child that is not seen."""
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGSTOP)
+            for _ in range(100):
+                if _state(pid) in "TZX":
+                    break
+                await asyncio.sleep(0.001)
+            for child in _children(pid):
+                watch = os.pidfd_open(child)
+                signal.pidfd_send_signal(watch, signal.SIGKILL)
+                if self._init is None:
+                    self._init = watch
+                else:
+                    os.close(watch)
+            os.kill(pid, signal.SIGKILL)
 
 
 class EmbeddedBackend(SandboxBackend):
@@ -196,10 +240,10 @@ class EmbeddedBackend(SandboxBackend):
         self._root: Path | None = None
         self._live: set[EmbeddedSandbox] = set()
 
-    def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
+    def command(self, spec: SandboxSpec, folder: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
         if self.launcher == "unshare":
-            return unshare_command(spec, work, etc)
-        return bubblewrap_command(spec, work, etc, arguments_fd, info_fd)
+            return unshare_command(spec, folder, etc)
+        return bubblewrap_command(spec, etc, arguments_fd, info_fd)
 
     def shell_limits(self, spec: SandboxSpec, group: Group) -> str:
         """Resource limits for what control groups do not cover here."""
@@ -244,7 +288,7 @@ class EmbeddedBackend(SandboxBackend):
         state = self._folder() / f"state-{next(_serial)}"
         state.mkdir()
         try:
-            await asyncio.to_thread(_copy_tree, sandbox.folder / "work", state)
+            await asyncio.to_thread(_copy_tree, sandbox.work, state)
         except OSError as error:
             raise SandboxError(f"the state of sandbox {sandbox.sandbox_id} could not be kept: {error}") from error
         return str(state)

@@ -1,7 +1,8 @@
 """The command line that puts the embedded sandbox's shell into its own Linux namespaces.
 
 Promises: own process table, own network without any interface up but loopback, own mounts: this machine's /usr and this
-Python read-only, a work folder as the only place on disk that can be written, sized tmpfs for /tmp, HOME and /dev/shm;
+Python read-only; what can be written, the workdir, /tmp, HOME and /dev/shm, are tmpfs of their own with a size each, so
+nothing a sandbox writes is on disk, nothing is left to remove, and it counts as the sandbox's memory;
 no capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of
 the machine's /home, /root, /etc, /run or /var is visible.
 """
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from envs.sandbox.channelled import BASE_ENV
-from envs.sandbox.contract import BackendUnavailable, SandboxSpec
+from envs.sandbox.contract import BackendUnavailable, SandboxLimits, SandboxSpec
 
 HOME = "/root"
 
@@ -82,8 +83,13 @@ def kernel_switches() -> list[str]:
     return [f"/proc/{name}" for name in sorted(found)]
 
 
-def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
-    size = str(spec.limits.disk_bytes)
+def room(limits: SandboxLimits) -> int:
+    """Bytes that each writable place may hold: the disk limit, but never so much that a full one leaves no memory."""
+    return min(limits.disk_bytes, limits.memory_bytes // 2)
+
+
+def bubblewrap_arguments(spec: SandboxSpec, etc: Path) -> list[str]:
+    size = str(room(spec.limits))
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     words += ["--uid", "0", "--gid", "0", "--hostname", "sandbox", "--clearenv"]
     for how, path in _tree():
@@ -96,24 +102,24 @@ def bubblewrap_arguments(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
     for name in kernel_switches():
         words += ["--ro-bind", name, name]
     words += ["--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    words += ["--bind", str(work), spec.workdir, "--remount-ro", "/", "--chdir", "/"]
+    words += ["--size", size, "--tmpfs", spec.workdir, "--remount-ro", "/", "--chdir", "/"]
     for name, value in environment(spec).items():
         words += ["--setenv", name, value]
     return words
 
 
-def bubblewrap_command(spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
+def bubblewrap_command(spec: SandboxSpec, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
     """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
-    data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, work, etc))
+    data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, etc))
     os.write(arguments_fd, data)
     os.lseek(arguments_fd, 0, os.SEEK_SET)
     return ["bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd), "--", "/bin/sh"]
 
 
-def unshare_command(spec: SandboxSpec, work: Path, etc: Path) -> list[str]:
-    root = work.parent / "root"
+def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:
+    root = folder / "root"
     root.mkdir()
-    words = [str(root), str(work), spec.workdir, str(etc), str(python_prefix() or "-"), str(spec.limits.disk_bytes)]
+    words = [str(root), spec.workdir, str(etc), str(python_prefix() or "-"), str(room(spec.limits))]
     words += [*kernel_switches(), "--"]
     words += [f"{name}={value}" for name, value in environment(spec).items()]
     return [*_UNSHARE, "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]

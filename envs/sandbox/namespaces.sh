@@ -2,13 +2,14 @@
 # The embedded sandbox without bubblewrap: builds its root and becomes its init. Run by `unshare` as user 0 of a new user
 # namespace with new mounts and a new process table:
 #
-#     sh namespaces.sh NEWROOT WORK WORKDIR ETC PREFIX SIZE SWITCH... -- NAME=VALUE...
+#     sh namespaces.sh NEWROOT WORKDIR ETC PREFIX SIZE SWITCH... -- NAME=VALUE...
 #
-# PREFIX is shown read-only at its own path, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view as the bubblewrap command in namespaces.py. The sandbox's
-# shell gets no capabilities; this init ends when it ends, and everything else in the process table with it.
+# PREFIX is shown read-only at its own path, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view
+# as the bubblewrap command in namespaces.py. The sandbox's shell gets no capabilities; this init ends when it ends, and
+# everything else in the process table with it.
 set -e
-root=$1 work=$2 workdir=$3 etc=$4 prefix=$5 size=$6
-shift 6
+root=$1 workdir=$2 etc=$3 prefix=$4 size=$5
+shift 5
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 
@@ -49,8 +50,7 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
-mkdir -p "$root$workdir"
-mount --bind "$work" "$root$workdir"
+space "$workdir"
 mkdir "$root/.old"
 cd "$root"
 pivot_root . .old

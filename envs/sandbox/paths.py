@@ -6,9 +6,11 @@ else PathRefused. Links are the sandbox's own affair: they are followed inside i
 
 from __future__ import annotations
 
+import hashlib
 import io
 import posixpath
 import tarfile
+from collections import OrderedDict
 
 from envs.sandbox.contract import PathRefused
 
@@ -27,8 +29,22 @@ def inside(path: str, workdir: str) -> str:
     return "/" + posixpath.normpath(posixpath.join(workdir, path)).lstrip("/")
 
 
+_sound: OrderedDict[bytes, None] = OrderedDict()
+"""Digests of archives that were checked: prepared repositories go into many sandboxes."""
+_REMEMBERED = 4096
+
+
 def check_archive(archive: bytes) -> None:
     """Refuse members that would land outside their directory, and what is not an uncompressed tar."""
+    digest = hashlib.sha256(archive).digest()
+    if digest not in _sound:
+        _check(archive)
+        _sound[digest] = None
+        if len(_sound) > _REMEMBERED:
+            _sound.popitem(last=False)
+
+
+def _check(archive: bytes) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             links: set[str] = set()

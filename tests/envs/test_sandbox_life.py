@@ -281,6 +281,24 @@ def test_no_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         namespaces._fault.cache_clear()
 
 
+@pytest.mark.parametrize("kind", ["embedded", "unshare"])
+def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(kind: str) -> None:
+    async def main() -> None:
+        backend = make(kind, "cancelled")
+        starting = []
+        for moment in range(12):
+            starting.append(asyncio.create_task(backend.start(spec())))
+            await asyncio.sleep(0.003 * moment)
+            starting[-1].cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
+        started = time.monotonic()
+        await backend.close()
+        assert time.monotonic() - started < 15  # one that nobody ends would be waited for
+
+    asyncio.run(main())
+    assert wait_for(lambda: not leftovers(kind, "cancelled", os.getpid(), 0), 5)
+
+
 def test_the_spec_survives_json() -> None:
     from dataclasses import asdict
 

@@ -54,8 +54,8 @@ def test_other_shells(shell: str) -> None:
         pytest.skip(f"{words[0]} is not on this machine")
 
     class OtherShell(EmbeddedBackend):
-        def command(self, spec: SandboxSpec, work: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
-            return [*super().command(spec, work, etc, arguments_fd, info_fd)[:-1], *words]
+        def command(self, spec: SandboxSpec, folder: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
+            return [*super().command(spec, folder, etc, arguments_fd, info_fd)[:-1], *words]
 
     async def main() -> None:
         backend = OtherShell("shells", launcher="bwrap", helpers=Helpers.NEVER)
