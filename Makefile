@@ -56,11 +56,9 @@ doctor: install ## what this machine can do, and how to mend what it cannot
 test: install ## the tests; those that need a Docker engine say so when there is none
 	@.venv/bin/python -m pytest $(ARGS)
 
-chaos: image ## SIGKILL the driver ten times while 16 episodes run, on each sandbox backend (minutes)
+chaos: image ## SIGKILL drivers in the middle: 30 times with sandboxes alone, 10 times a backend with episodes (minutes)
+	@SAO_SANDBOX_KILLS=$${SAO_SANDBOX_KILLS:-30} .venv/bin/python -m pytest -s tests/envs/test_sandbox_chaos.py $(ARGS)
 	@SAO_KILLS=$${SAO_KILLS:-10} .venv/bin/python -m pytest tests/sao/test_kill.py $(ARGS)
-
-study: image ## three seeds of the demo and its controls into docs/results/demo.md (about two hours; goes on where it stopped)
-	@.venv/bin/python -m benchmarks.demo_study $(ARGS)
 
 lint: install ## ruff and mypy over the packages
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

@@ -1,0 +1,173 @@
+"""A Docker engine of a test's own: it may be killed and restarted, and what it holds is all the test's.
+
+Needs root and dockerd; where either is absent the test is skipped with the reason (SAO_REQUIRE_DOCKER=1: it fails).
+The engine has its own data root, socket, process file and control groups; the machine's engine is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.envs.busybox import import_busybox
+from tests.envs.sandbox_support import wait_for
+
+IMAGE, VOLUME_IMAGE = "sao-busybox:latest", "sao-busybox:volume"
+"""The second declares a volume, so each of its containers gets one."""
+
+
+class PrivateEngine:
+    def __init__(self) -> None:
+        # Short: a socket's path may have 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="sao-engine-"))
+        self.address = f"unix://{self.folder}/sock"
+        self.groups = f"/{self.folder.name}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+
+    def start(self) -> None:
+        words = ["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", f"--host={self.address}"]
+        words += [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
+        words += [f"--pidfile={self.folder}/pid", f"--cgroup-parent={self.groups}"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        assert wait_for(self.answers, 60), self.log()
+
+    def answers(self) -> bool:
+        assert self._process is None or self._process.poll() is None, self.log()
+        try:
+            self.client.ping()
+        except Exception:  # not yet, in whatever way
+            self._client = None
+            return False
+        return True
+
+    @property
+    def client(self) -> Any:
+        import docker
+
+        if self._client is None:
+            self._client = docker.APIClient(base_url=self.address, version="auto", timeout=60)
+        return self._client
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-3000:]
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the engine was not started"
+        return self._process
+
+    def end(self, how: signal.Signals) -> None:
+        self.process.send_signal(how)
+        self.process.wait(60)
+        self._client = None
+        # After a kill its containerd may live on for a moment, and would stand in the next one's way.
+        assert wait_for(lambda: not self.helpers("containerd"), 60)
+        # Their numbers may be another process's by now, and a new engine would take it for a living one.
+        for name in ("pid", "exec/containerd/containerd.pid"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def helpers(self, *names: str) -> list[psutil.Process]:
+        """This engine's own processes of these names: they name its folder."""
+        found = []
+        for process in psutil.process_iter(["name", "cmdline", "status"]):
+            line = " ".join(process.info["cmdline"] or ())
+            if process.info["name"] in names and str(self.folder) in line:
+                found.append(process)
+        return found
+
+    def left(self) -> dict[str, list[str]]:
+        """All that a sandbox could have left, by engine and machine; empty lists when there is nothing."""
+        containers = [f"{each['Names']} {each['Status']}" for each in self.client.containers(all=True)]
+        ours = ([IMAGE], [VOLUME_IMAGE])
+        images = [str(each["RepoTags"]) for each in self.client.images() if each["RepoTags"] not in ours]
+        volumes = [each["Name"] for each in self.client.volumes()["Volumes"] or []]
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if self._inside(line)]
+        # containerd-shim is the kernel's 15 bytes of containerd-shim-runc-v2
+        shims = [f"{each.pid} {each.name()}" for each in self.helpers("containerd-shim", "containerd-shim-runc-v2")]
+        return {
+            "containers": containers, "images": images, "volumes": volumes, "mounts": mounts,
+            "processes": shims + [f"{pid} {_name(pid)}" for pid in self.grouped()],
+            "folders": [each.name for each in (self.folder / "data" / "containers").iterdir()],
+        }  # fmt: skip
+
+    def forget(self, *names: str) -> None:
+        """Kill what runs under these names and no container of the engine stands for."""
+        wait_for(lambda: not self.left()["processes"], 10)
+        known = {each["Id"] for each in self.client.containers(all=True)}
+        for process in self.helpers(*names):
+            if not known & set(process.info["cmdline"] or ()):
+                process.kill()
+        for pid in self.grouped():
+            if _name(pid) in names:
+                os.kill(pid, signal.SIGKILL)
+
+    def _inside(self, mount: str) -> bool:
+        """The engine's data root is a mount of its own, which stays."""
+        where = mount.split()[1]
+        return str(self.folder) in where and where != f"{self.folder}/data"
+
+    def grouped(self) -> list[int]:
+        """Processes in the control groups of this engine's containers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):  # it has ended
+                    if f"{self.groups}/" in (entry / "cgroup").read_text():
+                        found.append(int(entry.name))
+        return found
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(Exception):
+                for each in self.client.containers(all=True):
+                    self.client.remove_container(each["Id"], force=True, v=True)
+            self._process.terminate()
+            self._process.wait(60)
+        for process in self.helpers("containerd", "containerd-shim", "containerd-shim-runc-v2"):
+            process.kill()
+        for pid in self.grouped():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if str(self.folder) in line.split()[1]:
+                subprocess.run(["umount", "-l", line.split()[1]], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in sorted(Path("/sys/fs/cgroup").glob(f"*{self.groups}"), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).name()
+    return "ended"
+
+
+@contextlib.contextmanager
+def private_engine() -> Iterator[PrivateEngine]:
+    """With the images IMAGE and VOLUME_IMAGE."""
+    missing = "it needs root" if os.geteuid() else "" if shutil.which("dockerd") else "dockerd is not installed"
+    if missing:
+        if os.environ.get("SAO_REQUIRE_DOCKER") == "1":
+            pytest.fail(f"SAO_REQUIRE_DOCKER=1, but no engine of its own for the test: {missing}", pytrace=False)
+        pytest.skip(f"DOCKER TEST NOT RUN (an engine of its own): {missing}")
+    engine = PrivateEngine()
+    try:
+        engine.start()
+        import_busybox(engine.client, IMAGE)
+        import_busybox(engine.client, VOLUME_IMAGE, ["VOLUME /data"])
+        yield engine
+    finally:
+        engine.close()
