@@ -60,6 +60,9 @@ chaos: image ## SIGKILL drivers in the middle: 30 times with sandboxes alone, 10
 	@SAO_SANDBOX_KILLS=$${SAO_SANDBOX_KILLS:-30} .venv/bin/python -m pytest -s tests/envs/test_sandbox_chaos.py $(ARGS)
 	@SAO_KILLS=$${SAO_KILLS:-10} .venv/bin/python -m pytest tests/sao/test_kill.py $(ARGS)
 
+study: image ## three seeds of the demo and its controls into docs/results/demo.md (about two hours; goes on where it stopped)
+	@.venv/bin/python -m benchmarks.demo_study $(ARGS)
+
 lint: install ## ruff and mypy over the packages
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
