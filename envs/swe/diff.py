@@ -17,7 +17,7 @@ from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import EXPORTS, PLAIN_ENV, quote, read_output
 from envs.swe.row import SweRow
-from envs.swe.stage import displaced, git_folder, index_of, slashes
+from envs.swe.stage import displaced, git_folder, index_of
 from envs.swe.worktree import Changes, Content, Entry, Snapshot, fetch
 
 _TIMEOUT_S = 300.0
@@ -36,7 +36,7 @@ _LEFTOVERS = b"__pycache__/\n*.py[cod]\n.pytest_cache/\n.mypy_cache/\n.ruff_cach
 class Diff:
     patch: bytes
     ignored: tuple[bytes, ...] = ()
-    """New paths left out by base_commit's ignore rules."""
+    """New paths left out by base_commit's ignore rules, or because no git would apply them."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,38 @@ async def make_diff(
         known = snapshot.files or {}
         pristine = await fetch(sandbox, row.repo_dir, [path for path in written if path in known], max_bytes=1 << 30)
         written = {path: content for path, content in written.items() if pristine.get(path) != content}
-    ignored = await _ignored(sandbox, row, [path for path in written if path not in base], base)
+    ignored = {path for path, content in written.items() if _no_git_takes(path, content)}
+    ignored |= await _ignored(
+        sandbox, row, [path for path in written if path not in base and path not in ignored], base
+    )
     written = {path: content for path, content in written.items() if path not in ignored}
     patch = await _place(sandbox, row, base, written, changes.deleted, bench, max_bytes)
     return Diff(patch, tuple(sorted(ignored)))
 
 
+def _no_git_takes(path: bytes, content: Content) -> bool:
+    """Git refuses links of this name for safety, and with them the whole patch."""
+    return content.mode == "120000" and b".gitmodules" in path.lower().split(b"/")
+
+
 async def _ignored(sandbox: Sandbox, row: SweRow, new: list[bytes], base: Mapping[bytes, Entry]) -> set[bytes]:
-    links = {path for path, entry in base.items() if entry.mode == "120000"}
-    # Below what base_commit has as a link git refuses to answer; no rule of base_commit speaks of such a path.
-    new = [path for path in new if not any(path[:i] in links for i in slashes(path))]
     if not new:
         return set()
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
-    await sandbox.put(f"{folder}/new", b"\0".join(new) + b"\0")
-    await sandbox.put(f"{folder}/leftovers", _LEFTOVERS)
+    rules = {path: entry for path, entry in base.items() if path.split(b"/")[-1] == b".gitignore"}
+    files = {
+        "index": index_of(rules, {}, frozenset(), row.base_commit),
+        "new": b"\0".join(new) + b"\0",
+        "leftovers": _LEFTOVERS,
+        "tree/.keep": b"",
+    }
+    await sandbox.put_tar(folder, pack_files(files))
+    # Asked in a work tree that holds base_commit's ignore files alone: links, submodules and nested repositories of
+    # the real one, on whose far side git refuses to answer, are not there.
     script = (
-        f"cd {quote(row.repo_dir)} && git -c core.excludesFile={folder}/leftovers check-ignore -z --stdin <{folder}/new"
+        f"export GIT_DIR={quote(row.repo_dir)}/.git GIT_WORK_TREE={folder}/tree GIT_INDEX_FILE={folder}/index\n"
+        f"cd {folder}/tree && git checkout-index -a -q && "
+        f"git -c core.excludesFile={folder}/leftovers check-ignore --no-index -z --stdin <{folder}/new"
     )
     output, code = await read_output(sandbox, script, timeout_s=_TIMEOUT_S, max_bytes=64 << 20)
     if code not in (0, 1):  # 1: nothing is ignored

@@ -11,9 +11,11 @@ import hashlib
 import io
 import secrets
 import tarfile
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import PLAIN_ENV, quote, read_output, run_script
 
@@ -27,6 +29,7 @@ _CHANGED_WHILE_READ = 1
 _MAX_LISTING = 64 << 20
 _RACY_S = 0.02
 """A file changed this shortly before the record could change again without a new ctime (clocks tick at >= 100 Hz)."""
+_AT_ONCE_S = 2.0
 _RACY_COARSE_S = 2.0
 """On file systems that keep whole seconds."""
 
@@ -107,7 +110,9 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
     """Raises Unreadable when the tree is gone, holds more than max_bytes of changes, or its tools were broken."""
     try:
         if snapshot.files is None:
-            contents = await _fetch_all(sandbox, repo_dir, max_bytes=max_bytes)
+            everything = await _fetch_all(sandbox, repo_dir, max_bytes=max_bytes)
+            modules = _modules(snapshot)
+            contents = {path: content for path, content in everything.items() if not path.startswith(modules)}
             present: Collection[bytes] = contents
         else:
             present = after = await _list(sandbox, repo_dir)
@@ -132,16 +137,18 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
 
 
 async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
-    script = f"cd {quote(repo_dir)} || exit {_GONE}\n{LISTING} 2>/dev/null"
+    script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}\n{LISTING} 2>/dev/null"
     try:
         for attempt in (1, 2):
             listing, code = await read_output(
                 sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=_MAX_LISTING, env=PLAIN_ENV
             )
-            if code in (0, _GONE) or attempt == 2:
+            if code == 0 or attempt == 2:
                 break
             await _unlock(sandbox, repo_dir)
         after = parse_listing(listing)
+    except EnvironmentFault as fault:
+        raise await _whose(sandbox, fault) from fault
     except ValueError as error:
         raise Unreadable(f"the repository's files cannot be listed: {error}") from error
     if code != 0:
@@ -150,22 +157,22 @@ async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
 
 
 async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
-    """Give the owner's rights back to folders and files that lack them."""
-    script = f"cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
+    """Give the owner's rights back to folders and files that lack them, and to the folders above."""
+    parts = repo_dir.split("/")
+    above = " ".join(quote("/".join(parts[:i])) for i in range(2, len(parts) + 1))
+    script = f"chmod u+rwx {above} 2>/dev/null; cd {quote(repo_dir)} && chmod -R u+rwX . 2>/dev/null; true"
     await run_script(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
 
 
 async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict[bytes, Content]:
     """The whole work tree but .git, in one command."""
-    script = f"cd {quote(repo_dir)} || exit {_GONE}; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
+    script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
     for attempt in (1, 2):
         archive, code = await _read_archive(sandbox, script, max_bytes, last=True)
-        if code == _GONE:
-            raise Unreadable(f"{repo_dir} is gone")
         if code == 0 or (code == _CHANGED_WHILE_READ and attempt == 2):
             break
         if attempt == 2:
-            raise Unreadable("the repository's files cannot be read")
+            raise Unreadable(f"{repo_dir} is gone" if code == _GONE else "the repository's files cannot be read")
         await _unlock(sandbox, repo_dir)
     return {path: content for path, content in archive.items() if not in_git(path)}
 
@@ -183,22 +190,37 @@ async def _read_archive(
             sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes, env=PLAIN_ENV, last=last
         )
         return read_tar(archive, max_bytes), code
+    except EnvironmentFault as fault:
+        raise await _whose(sandbox, fault) from fault
     except (ValueError, tarfile.TarError) as error:
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
 
 
+async def _whose(sandbox: Sandbox, fault: EnvironmentFault) -> EnvironmentFault | Unreadable:
+    """Reading ran out of time: the agent's doing (it replaced a tool, or left too much) where the sandbox itself still
+    answers at once, else this machine's."""
+    began = time.monotonic()
+    answer = await run_script(sandbox, ":", timeout_s=10 * _AT_ONCE_S, env=PLAIN_ENV)
+    if answer.timed_out or time.monotonic() - began > _AT_ONCE_S:
+        return fault
+    return Unreadable("reading the repository's files does not come to an end")
+
+
+def _modules(snapshot: Snapshot) -> tuple[bytes, ...]:
+    """What paths in submodules begin with."""
+    return tuple(path + b"/" for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+
+
 def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
     """Paths that may have changed. Left out: what lies in submodules and in folders named .git (git tracks neither)."""
-    modules = tuple(path + b"/" for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+    modules = _modules(snapshot)
     before = snapshot.files or {}
     coarse = all(stat.ctime.is_integer() for stat in before.values())
     safe_before = snapshot.taken_at - (_RACY_COARSE_S if coarse else _RACY_S)
     return [
         path
         for path, stat in after.items()
-        if (before.get(path) != stat or stat.ctime >= safe_before)
-        and not in_git(path)
-        and not (modules and path.startswith(modules))
+        if (before.get(path) != stat or stat.ctime >= safe_before) and not in_git(path) and not path.startswith(modules)
     ]
 
 

@@ -146,5 +146,5 @@ def apply_patch_elsewhere(files: dict[str, str], patch: bytes) -> dict[str, byte
         for path in root.rglob("*"):
             name = str(path.relative_to(root))
             if name.split("/")[0] != ".git" and (path.is_symlink() or path.is_file()):
-                found[name] = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+                found[name] = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
         return found
