@@ -27,6 +27,7 @@ from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_left
 from envs.sandbox.channel_text import Helpers, quote
 from envs.sandbox.channelled import ChannelledSandbox
 from envs.sandbox.contract import (
+    ImageMissing,
     OutOfMemory,
     Sandbox,
     SandboxBackend,
@@ -265,6 +266,8 @@ class EmbeddedBackend(SandboxBackend):
         return self._root
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
+        if spec.state and not await asyncio.to_thread(os.path.isdir, spec.state):
+            raise ImageMissing(f"the kept state {spec.state} is gone")
         root = self._folder()
         sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
         sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])

@@ -72,6 +72,11 @@ class _Shelf:
     failed: int = 0
     rests_until: float = 0.0
 
+    @property
+    def stocking(self) -> int:
+        """Starts on their way that nobody waits for."""
+        return max(0, self.starting - len(self.waiting))
+
 
 class SandboxPool(SandboxBackend):
     """See the module. Takes the backend over: closing the pool closes it."""
@@ -108,8 +113,15 @@ class SandboxPool(SandboxBackend):
         """Have ready ones of this kind before anybody asks; returns when they are. Raises what a start raises."""
         shelf = self._shelves.setdefault(_kind(spec), _Shelf(dataclasses.replace(spec, labels={})))
         shelf.asked, shelf.asked_at = max(shelf.asked, self.settings.warm_after), time.monotonic()
-        taken = await asyncio.gather(*(self._take(shelf, spec) for _ in range(self._target(shelf, time.monotonic()))))
-        shelf.ready.extend(taken)
+        missing = max(0, self._target(shelf, time.monotonic()) - len(shelf.ready) - shelf.starting)
+        shelf.starting += missing
+        made = await asyncio.gather(*(self._make(shelf) for _ in range(missing)), return_exceptions=True)
+        for ready in made:
+            if isinstance(ready, _Ready):
+                self._shelve(shelf, ready)
+        for error in made:
+            if isinstance(error, BaseException):
+                raise error
 
     async def empty(self) -> None:
         """Close all ready ones; the next asks are as if there had been none before."""
@@ -149,9 +161,10 @@ class SandboxPool(SandboxBackend):
     def _target(self, shelf: _Shelf, now: float) -> int:
         """How many of this kind should be ready: the most recently asked for come first, all the same share."""
         warm = [each for each in self._shelves.values() if self._warm(each, now)]
-        if not any(each is shelf for each in warm):
+        warm.sort(key=lambda each: -each.asked_at)
+        rank = next((at for at, each in enumerate(warm) if each is shelf), None)
+        if rank is None:
             return 0
-        rank = sum(1 for each in warm if each.asked_at > shelf.asked_at)
         return max(self.settings.ready // len(warm), int(rank < self.settings.ready))
 
     def _spur(self, shelf: _Shelf) -> None:
@@ -159,27 +172,30 @@ class SandboxPool(SandboxBackend):
         now = time.monotonic()
         stock = 0 if now < shelf.rests_until else self._target(shelf, now) - len(shelf.ready)
         # A start that nobody waits for must not hold up one that somebody does, of whatever kind.
-        room = STOCKING_AT_ONCE - sum(max(0, each.starting - len(each.waiting)) for each in self._shelves.values())
-        for _ in range(len(shelf.waiting) + max(0, min(stock, room)) - shelf.starting):
-            shelf.starting += 1
+        room = STOCKING_AT_ONCE - sum(each.stocking for each in self._shelves.values())
+        count = max(0, len(shelf.waiting) - shelf.starting) + max(0, min(stock - shelf.stocking, room))
+        shelf.starting += count
+        for _ in range(count):
             _spawn(self._start_one(shelf), self._starts)
-        if self._tending is None:
-            self._tending = asyncio.create_task(self._tend())
 
-    async def _start_one(self, shelf: _Shelf) -> None:
+    async def _make(self, shelf: _Shelf) -> _Ready:
+        """The caller has counted it in `starting`."""
         lives = shelf.spec.deadline_s + self.settings.max_age_s
         began = time.monotonic()
         try:
             sandbox = await self.backend.start(dataclasses.replace(shelf.spec, deadline_s=lives))
+        finally:
+            shelf.starting -= 1
+        shelf.failed = 0
+        return _Ready(sandbox, time.monotonic(), began + lives)
+
+    async def _start_one(self, shelf: _Shelf) -> None:
+        try:
+            ready = await self._make(shelf)
         except Exception as error:
-            shelf.starting -= 1
             self._failed(shelf, error)
-        except BaseException:
-            shelf.starting -= 1
-            raise
         else:
-            shelf.starting, shelf.failed = shelf.starting - 1, 0
-            self._shelve(shelf, _Ready(sandbox, time.monotonic(), began + lives))
+            self._shelve(shelf, ready)
             self._spur(shelf)
 
     def _shelve(self, shelf: _Shelf, ready: _Ready) -> None:
@@ -192,6 +208,8 @@ class SandboxPool(SandboxBackend):
             self._discard(ready)
         else:
             shelf.ready.append(ready)
+        if self._tending is None:
+            self._tending = asyncio.create_task(self._tend())
 
     def _failed(self, shelf: _Shelf, error: Exception) -> None:
         """Who waits hears of it, unless enough other starts are on their way; it is theirs to try again."""
