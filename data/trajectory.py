@@ -5,6 +5,7 @@ Invariants, checked when a `Trajectory` is made, never repaired:
 * every action token has a finite log-probability <= 0 and a policy version >= 0;
 * no other token has either (log-probability NaN, version -1);
 * only an episode without a reward may have no tokens at all (its sandbox failed before the prompt);
+* what another system's model wrote (`quoted`) stands in imported trajectories only, and those have no action;
 * `grade` and `timings` are plain JSON and a copy: what is stored and read back is equal to what was made.
 Token ids are only ever appended (`TrajectoryBuilder`): no path leads from text back to ids.
 """
@@ -30,6 +31,8 @@ class SpanKind(enum.StrEnum):
     PROMPT = "prompt"
     ACTION = "action"
     OBSERVATION = "observation"
+    QUOTED = "quoted"
+    """A turn of a model that another system ran: text as ids, no log-probability, never trained on."""
 
 
 class Status(enum.StrEnum):
@@ -39,6 +42,8 @@ class Status(enum.StrEnum):
     """Sandbox, image or engine failed: no reward, never trained on."""
     CUT = "cut"
     """Stopped by the system (shutdown, drain): no reward, bootstrapped when trained on."""
+    IMPORTED = "imported"
+    """Read from another system's file, to be looked at: no log-probabilities, no reward of ours, never trained on."""
 
 
 class ExitReason(enum.StrEnum):
@@ -53,6 +58,8 @@ class ExitReason(enum.StrEnum):
     SANDBOX_ERROR = "sandbox_error"
     ENGINE_ERROR = "engine_error"
     GRADER_ERROR = "grader_error"
+    IMPORTED = "imported"
+    """As the other system says in its own words: `grade["exit_status"]`."""
 
 
 _STATUS_OF_EXIT: Mapping[ExitReason, frozenset[Status]] = {
@@ -65,12 +72,13 @@ _STATUS_OF_EXIT: Mapping[ExitReason, frozenset[Status]] = {
     ExitReason.SANDBOX_ERROR: frozenset({Status.INFRA_ERROR}),
     ExitReason.ENGINE_ERROR: frozenset({Status.INFRA_ERROR}),
     ExitReason.GRADER_ERROR: frozenset({Status.INFRA_ERROR}),
+    ExitReason.IMPORTED: frozenset({Status.IMPORTED}),
 }
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [start, end) of one kind; `turn` counts from 0, an action and its observation share one."""
+    """Tokens [start, end) of one kind; `turn` counts from 0, an action (or quoted) and its observation share one."""
 
     kind: SpanKind
     start: int
@@ -110,7 +118,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How action tokens were drawn. SAO trains only on temperature 1, top-p 1 (the recorded distribution)."""
+    """How action tokens were drawn. SAO trains only on temperature 1, top-p 1 (the recorded distribution). -1: unknown
+    (imported)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -173,6 +182,13 @@ class Trajectory:
         object.__setattr__(self, "timings", _seconds(self.timings))
         object.__setattr__(self, "patch", bytes(self.patch))
         check_tokens(self.tokens, self.logprobs, self.versions, self.spans)
+        imported = self.outcome.status is Status.IMPORTED
+        wrong = SpanKind.ACTION if imported else SpanKind.QUOTED
+        if any(span.kind is wrong for span in self.spans):
+            raise TrajectoryError(
+                f"episode {self.identity.episode_id} of status {self.outcome.status} has a span of kind {wrong}: "
+                "quoted turns stand in imported trajectories only, and those have no action"
+            )
         if not len(self.tokens) and self.outcome.status is Status.GRADED:
             raise TrajectoryError(f"episode {self.identity.episode_id} is graded but has no tokens")
 
@@ -197,7 +213,7 @@ class Trajectory:
 
     @property
     def turns(self) -> int:
-        return sum(span.kind is SpanKind.ACTION for span in self.spans)
+        return sum(span.kind in (SpanKind.ACTION, SpanKind.QUOTED) for span in self.spans)
 
     @property
     def oldest_version(self) -> int | None:
@@ -296,6 +312,10 @@ class TrajectoryBuilder:
             )
         self._append(SpanKind.ACTION, tokens, logprobs, versions)
 
+    def append_quoted(self, tokens: Sequence[int]) -> None:
+        """Append a turn that another system's model wrote, as a new turn."""
+        self._append(SpanKind.QUOTED, tokens, None, None)
+
     def append_observation(self, tokens: Sequence[int]) -> None:
         self._append(SpanKind.OBSERVATION, tokens, None, None)
 
@@ -308,7 +328,7 @@ class TrajectoryBuilder:
     ) -> None:
         if len(tokens) == 0:
             raise TrajectoryError(f"empty {kind} span at token {len(self._tokens)}")
-        if kind is SpanKind.ACTION:  # after the checks: a refused span leaves no trace
+        if kind in (SpanKind.ACTION, SpanKind.QUOTED):  # after the checks: a refused span leaves no trace
             self._turn += 1
         start = len(self._tokens)
         self._tokens.extend(int(token) for token in tokens)

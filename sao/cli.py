@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_eval, cli_images, cli_sandbox, cli_train
+from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
 
@@ -254,6 +254,7 @@ def sft(context: typer.Context) -> None:
 
 cli_train.register(app)
 cli_eval.register(app)
+cli_import.register(app)
 
 
 def main() -> None:

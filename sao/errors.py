@@ -13,6 +13,7 @@ _HEAVY = {
     "trainer.logprobs": ("HeadError",),
     "trainer.metrics": ("MetricsError",),
     "trainer.optim": ("TrainingSetupError",),
+    "trainer.replay": ("ReplayError",),
 }
 
 

@@ -26,7 +26,12 @@ from sao.rundir import find_run, read_config
 if TYPE_CHECKING:
     from agent.tokenizer import Tokenizer
 
-_STYLE = {SpanKind.PROMPT: "cyan", SpanKind.ACTION: "green", SpanKind.OBSERVATION: "white"}
+_STYLE = {
+    SpanKind.PROMPT: "cyan",
+    SpanKind.ACTION: "green",
+    SpanKind.OBSERVATION: "white",
+    SpanKind.QUOTED: "yellow",
+}
 
 
 def replay(
@@ -45,6 +50,8 @@ def replay(
         _print_list(trajectories, console)
         return 0
     trajectory = choose(trajectories, episode)
+    if execute and trajectory.outcome.status is Status.IMPORTED:
+        raise UserError(f"{trajectory.identity.episode_id} was imported: another system's tools made it, not these.")
 
     from agent.tokenizer import load_tokenizer
 
@@ -101,8 +108,9 @@ def show(trajectory: Trajectory, decode: Callable[[list[int]], str], console: Co
     identity, outcome = trajectory.identity, trajectory.outcome
     console.print(Rule(f"[bold]{escape(identity.episode_id)}[/bold] · {escape(title)}"))
     console.print(
-        f"task {identity.task_id} · draw {identity.draw} · seed {identity.seed} · sandbox {identity.sandbox} · "
-        f"policy {identity.lineage or '—'} · T {identity.sampling.temperature:g}",
+        f"task {identity.task_id} · draw {identity.draw} · seed {identity.seed} · sandbox {identity.sandbox or '—'} · "
+        f"policy {identity.lineage or '—'} · agent {identity.agent or '—'} · T "
+        + (f"{identity.sampling.temperature:g}" if identity.sampling.temperature >= 0 else "unknown"),
         markup=False,
         highlight=False,
     )
@@ -113,6 +121,8 @@ def show(trajectory: Trajectory, decode: Callable[[list[int]], str], console: Co
             versions = sorted({int(version) for version in trajectory.versions[part]})
             head += f" · mean log-probability {trajectory.logprobs[part].mean():.3f} · version "
             head += "–".join(str(version) for version in (versions[0], versions[-1])[: len(versions)])
+        elif span.kind is SpanKind.QUOTED:
+            head += " · written by another system's model, no log-probabilities"
         console.print(Text(f"── {head}", style=f"bold {_STYLE[span.kind]}"))
         console.print(Text(decode(trajectory.tokens[span.start : span.end].tolist()), style=_STYLE[span.kind]))
     console.print(Rule("[bold]outcome[/bold]"))

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data.foreign import import_refusal
 from data.trajectory import SpanKind, Status, Trajectory
 
 
@@ -82,6 +83,8 @@ class MicroBatch:
 def untrainable_reason(trajectory: Trajectory, *, bootstraps: bool = True) -> str | None:
     """Why the trainer refuses this trajectory, or None. `bootstraps`: a critic is there to value a system cut."""
     status, sampling = trajectory.outcome.status, trajectory.identity.sampling
+    if status is Status.IMPORTED:
+        return f"{status}: {import_refusal(trajectory)}"
     if status is Status.INFRA_ERROR:
         return f"{status}: the environment or engine failed, which says nothing about the policy"
     if status is Status.CUT and not bootstraps:

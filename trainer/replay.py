@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from data.foreign import import_refusal
 from data.journal import Entry
 from data.trajectory import Trajectory
 from trainer.controls import RewardHistory
@@ -118,6 +119,8 @@ def replay_offpolicy(
     report, history, updates = ReplayReport(), RewardHistory(), 0
     waiting: list[Trajectory] = []
     for trajectory in trajectories:
+        if refusal := import_refusal(trajectory):
+            raise ReplayError(refusal)
         if trajectory.oldest_version is None or untrainable_reason(trajectory, bootstraps=learner.critic is not None):
             continue
         waiting.append(trajectory)

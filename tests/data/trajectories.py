@@ -43,9 +43,11 @@ _seconds = st.floats(0, 1e9, allow_nan=False)
 
 
 @st.composite
-def outcomes(draw: st.DrawFn) -> Outcome:
+def outcomes(draw: st.DrawFn, imported: bool = False) -> Outcome:
     grade = draw(st.dictionaries(st.text(max_size=5), _json, max_size=3))
-    status = draw(st.sampled_from(list(Status)))
+    if imported:
+        return Outcome(Status.IMPORTED, ExitReason.IMPORTED, None, grade)
+    status = draw(st.sampled_from([one for one in Status if one is not Status.IMPORTED]))
     if status is Status.GRADED:
         reward = draw(st.floats(-10, 10, allow_nan=False))
         return Outcome(status, draw(st.sampled_from([*GRADED, ExitReason.WALL_CLOCK])), reward, grade)
@@ -54,13 +56,18 @@ def outcomes(draw: st.DrawFn) -> Outcome:
 
 
 @st.composite
-def builders(draw: st.DrawFn) -> tuple[TrajectoryBuilder, list[tuple[str, list[int], list[float], list[int]]]]:
+def builders(
+    draw: st.DrawFn, imported: bool = False
+) -> tuple[TrajectoryBuilder, list[tuple[str, list[int], list[float], list[int]]]]:
     """A builder and what was appended to it: (kind, tokens, log-probabilities, versions)."""
     prompt = draw(st.lists(_token, min_size=1, max_size=6))
     builder, appended = TrajectoryBuilder(prompt), [("prompt", prompt, [math.nan] * len(prompt), [-1] * len(prompt))]
     for is_action in draw(st.lists(st.booleans(), max_size=6)):
         tokens = draw(st.lists(_token, min_size=1, max_size=6))
-        if is_action:
+        if is_action and imported:
+            builder.append_quoted(tokens)
+            appended.append(("quoted", tokens, [math.nan] * len(tokens), [-1] * len(tokens)))
+        elif is_action:
             logprobs = [draw(_logprob) for _ in tokens]
             versions = [draw(st.integers(0, 2**31 - 1)) for _ in tokens]
             builder.append_action(tokens, logprobs, versions)
@@ -73,7 +80,8 @@ def builders(draw: st.DrawFn) -> tuple[TrajectoryBuilder, list[tuple[str, list[i
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
-    builder, _ = draw(builders())
+    imported = draw(st.integers(0, 9)) == 9
+    builder, _ = draw(builders(imported))
     number = st.integers(0, 2**63 - 1)
     who = Identity(
         episode_id=draw(_text.filter(bool)),
@@ -87,7 +95,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         sandbox=draw(_text),
     )
     timings = draw(st.dictionaries(_text, _seconds, max_size=3))
-    return builder.finish(draw(outcomes()), who, timings, draw(st.binary(max_size=40)))
+    return builder.finish(draw(outcomes(imported)), who, timings, draw(st.binary(max_size=40)))
 
 
 def empty(number: int) -> Trajectory:

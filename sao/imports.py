@@ -1,0 +1,167 @@
+"""`sao import`: trajectory files of other agents become a run folder that `sao replay` shows.
+
+Promises: every span decodes to the file's own text, byte for byte; turns of the model are `quoted`, not sampled, and
+the trajectory says what its file lacks, so no training takes it; importing again adds only what is new, and a file
+that cannot be read is named and skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from agent.tokenizer import load_tokenizer
+from data.foreign import ForeignError, ForeignMessage, ForeignRun, read_foreign
+from data.log import TrajectoryLog
+from data.trajectory import ExitReason, Identity, Outcome, Sampling, Status, Trajectory, TrajectoryBuilder
+from sao.assemble import copy_tokenizer
+from sao.config import Config, TasksConfig
+from sao.paths import UserError, model_folder
+from sao.rundir import RunDir, open_run
+
+if TYPE_CHECKING:
+    from agent.tokenizer import Tokenizer
+
+SUFFIXES = (".traj", ".traj.json", ".traj.gz", ".traj.json.gz")
+_EMPTY = "(empty)"
+_UNKNOWN = -1.0
+
+
+def import_files(paths: Sequence[Path], console: Console, *, run: str | None = None, model: str = "demo") -> int:
+    """Exit code 0; 1 when a file could not be read (the others are imported)."""
+    files = found_files(paths)
+    tokenizer_folder = model_folder(model)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    folder = open_run(
+        Config(name="imported", tasks=TasksConfig(name="imported")),
+        run,
+        origin={"tokenizer": tokenizer.fingerprint},
+    )
+    try:
+        copy_tokenizer(tokenizer_folder, folder.tokenizer)
+        return _import(files, folder, tokenizer, console)
+    finally:
+        folder.close()
+
+
+def _import(files: Sequence[Path], folder: RunDir, tokenizer: Tokenizer, console: Console) -> int:
+    made: list[Trajectory] = []
+    known, failed = 0, []
+    with TrajectoryLog(folder.log).open() as log:
+        ids = set(log.episode_ids())
+        for path in track(files, "import", console=console, transient=True, disable=not console.is_terminal):
+            try:
+                foreign = read_foreign(path)
+            except ForeignError as error:
+                failed.append(str(error))
+                continue
+            if episode_id(foreign) in ids:
+                known += 1
+                continue
+            trajectory = imported(foreign, path.name, tokenizer, draw=len(ids))
+            log.append(trajectory)
+            ids.add(trajectory.identity.episode_id)
+            made.append(trajectory)
+        if made:
+            log.seal()
+    folder.write_summary({"imported": len(ids), "trainable": 0})
+    _report(made, folder, known, failed, console)
+    return 1 if failed else 0
+
+
+def found_files(paths: Iterable[Path]) -> list[Path]:
+    """Files as given, and the trajectory files of folders. Raises UserError when there are none."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.name.endswith(SUFFIXES))
+            if not inside:
+                raise UserError(f"{path} holds no trajectory file (*{', *'.join(SUFFIXES)}).")
+            files.update(dict.fromkeys(inside))
+        elif path.is_file():
+            files[path] = None
+        else:
+            raise UserError(f"There is no file or folder {path}.")
+    return list(files)
+
+
+def episode_id(foreign: ForeignRun) -> str:
+    """The same for the same file, wherever it lies."""
+    return f"imported-{foreign.sha256[:16]}-0"
+
+
+def imported(foreign: ForeignRun, name: str, tokenizer: Tokenizer, draw: int) -> Trajectory:
+    """Text as ids, for looking only: no one sampled these ids."""
+    first = next(number for number, message in enumerate(foreign.messages) if message.role == "assistant")
+    builder = TrajectoryBuilder(tokenizer.encode_text(_prompt(foreign.messages[:first])))
+    for message in foreign.messages[first:]:
+        ids = tokenizer.encode_text(_shown(message.text))
+        if message.role == "assistant":
+            builder.append_quoted(ids)
+        else:
+            builder.append_observation(ids)
+    detail = {
+        "harness": foreign.harness,
+        "exit_status": foreign.exit_status or "unknown",
+        "model": foreign.model or "unknown",
+        "file": name,
+        "sha256": foreign.sha256,
+        "benchmark": foreign.is_benchmark,
+        "lacks": list(foreign.lacks),
+        **({"stats": dict(foreign.stats)} if foreign.stats else {}),
+    }
+    return builder.finish(
+        Outcome(Status.IMPORTED, ExitReason.IMPORTED, grade=detail),
+        Identity(
+            episode_id=episode_id(foreign),
+            task_id=foreign.instance,
+            draw=draw,
+            seed=0,
+            tokenizer=tokenizer.fingerprint,
+            sampling=Sampling(_UNKNOWN if foreign.temperature is None else foreign.temperature, _UNKNOWN),
+            lineage=f"imported:{foreign.model or 'unknown'}",
+            agent=foreign.harness,
+        ),
+        patch=foreign.submission.encode("utf-8", "backslashreplace"),
+    )
+
+
+def _prompt(messages: Sequence[ForeignMessage]) -> str:
+    return "\n\n".join(f"[{message.role}]\n{_shown(message.text)}" for message in messages)
+
+
+def _shown(text: str) -> str:
+    """An empty message has no ids, and half a surrogate pair is no text: both are shown as what they are."""
+    return text.encode("utf-8", "backslashreplace").decode() or _EMPTY
+
+
+def _report(made: Sequence[Trajectory], folder: RunDir, known: int, failed: Sequence[str], console: Console) -> None:
+    table = Table("task", "harness", "turns", "tokens", "exit", "benchmark", box=None)
+    for one in made:
+        grade = one.outcome.grade
+        table.add_row(
+            escape(one.identity.task_id),
+            escape(str(grade["harness"])),
+            str(one.turns),
+            str(len(one)),
+            escape(str(grade["exit_status"])),
+            "yes" if grade["benchmark"] else "no",
+        )
+    table.columns[0].overflow = "fold"
+    if made:
+        console.print(table)
+    for text in failed:
+        console.print(f"[red]not imported:[/red] {escape(text)}")
+    already = f", {known} were there already" if known else ""
+    console.print(
+        f"{len(made)} imported{already}, {len(failed)} not readable: {folder.path}. They can be looked at, not trained "
+        "on: their files have no log-probabilities and no ids as sampled."
+    )
+    if made and console.is_terminal:
+        console.print(f"[dim]Next: sao replay {folder.path.name} --list · --episode 0[/dim]")

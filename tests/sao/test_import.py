@@ -1,0 +1,146 @@
+"""`sao import`: text comes back byte for byte, nothing is trainable, what is there is not imported twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.tokenizer import load_tokenizer
+from data.foreign import import_refusal, read_foreign
+from data.log import TrajectoryLog
+from data.trajectory import SpanKind, Status, TrajectoryError
+from sao.cli import app
+from sao.config import load_config
+from sao.errors import exit_code_and_text
+from sao.paths import UserError
+from sao.rundir import open_run
+from tests.data.test_foreign import MESSAGES, MINI, SHARED, SWE
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SAO_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def sao(*arguments: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments), "--plain"])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        known = exit_code_and_text(done.exception)
+        assert known is not None, done.exception
+        assert known[0] == code
+        return known[1]
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def files(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "one.traj.json").write_text(json.dumps(MINI))
+    (folder / "two.traj").write_text(json.dumps(SWE))
+    (folder / "three.traj.json").write_text(json.dumps([*MESSAGES, {"role": "assistant", "content": ""}]))
+    (folder / "notes.txt").write_text("not a trajectory")
+    return folder
+
+
+def test_import_list_show(runs, tmp_path) -> None:
+    folder = files(tmp_path / "theirs")
+    assert "3 imported, 0 not readable" in sao("import", folder)
+    assert "django__django-11138" in sao("replay", "latest", "--list")
+    shown = sao("replay", "latest", "--episode", "0")
+    assert "turn 0 quoted" in shown
+    assert "written by another system's model, no log-probabilities" in shown
+    assert "imported · imported · reward none" in shown
+    assert "lacks: ['log-probabilities'" in shown
+    assert "another system's tools" in sao("replay", "latest", "--execute", code=2)
+    again = sao("import", folder, "--run", "imported-001")
+    assert "0 imported, 3 were there already" in again
+
+
+def test_texts_come_back_and_what_lacks_is_said(runs, tmp_path) -> None:
+    sao("import", files(tmp_path / "theirs"))
+    made = {t.identity.task_id: t for t in TrajectoryLog(runs / "imported-001" / "log").read()}
+    decode = load_tokenizer(runs / "imported-001" / "tokenizer").decode
+    one = made["django__django-11138"]
+    texts = [(span.kind, decode(one.tokens[span.start : span.end].tolist())) for span in one.spans]
+    assert texts == [
+        (SpanKind.PROMPT, "[system]\nYou fix bugs.\n\n[user]\ntotal() is wrong."),
+        (SpanKind.QUOTED, MESSAGES[2]["content"]),
+        (SpanKind.OBSERVATION, MESSAGES[3]["content"]),
+    ]
+    assert (one.turns, one.oldest_version, one.patch) == (1, None, b"diff --git a b\r\n")
+    assert not one.action_mask.any()
+    grade = one.outcome.grade
+    assert (grade["benchmark"], grade["exit_status"], grade["model"]) == (True, "Submitted", "m")
+    assert (one.identity.agent, one.identity.lineage) == ("mini-swe-agent 1.15.0", "imported:m")
+    assert made["three"].outcome.grade["benchmark"] is False
+    assert made["three"].identity.sampling.temperature == -1
+    assert decode(made["three"].tokens[made["three"].spans[-1].start :].tolist()) == "(empty)"
+
+
+def test_no_training_takes_an_imported_trajectory(runs, tmp_path) -> None:
+    from trainer.packing import UntrainableError, action_axis, untrainable_reason
+    from trainer.replay import ReplayError, replay_offpolicy
+    from trainer.value_pretrain import ValueDataError, usable
+
+    sao("import", files(tmp_path / "theirs"))
+    made = list(TrajectoryLog(runs / "imported-001" / "log").read())
+    for one in made:
+        assert one.outcome.status is Status.IMPORTED
+        reason = untrainable_reason(one)
+        assert reason is not None
+        assert "no log-probabilities" in reason
+        assert ("benchmark data, which no training may see" in reason) == one.outcome.grade["benchmark"]
+        assert import_refusal(one) in reason
+        with pytest.raises(UntrainableError, match="imported"):
+            action_axis([one])
+        with pytest.raises(ValueDataError, match="imported from"):
+            usable([one])
+        with pytest.raises(ReplayError, match="imported from"):
+            replay_offpolicy([one], learner=None, batch=1, limit=1.0)  # type: ignore[arg-type]
+
+
+def test_quoted_turns_and_imported_trajectories_belong_together(runs, tmp_path) -> None:
+    from dataclasses import replace
+
+    from data.trajectory import ExitReason, Outcome
+
+    sao("import", files(tmp_path / "theirs"))
+    one = next(TrajectoryLog(runs / "imported-001" / "log").read())
+    with pytest.raises(TrajectoryError, match="quoted turns stand in imported trajectories only"):
+        replace(one, outcome=Outcome(Status.CUT, ExitReason.SYSTEM_CUT))
+    with pytest.raises(TrajectoryError, match="does not go with"):
+        Outcome(Status.GRADED, ExitReason.IMPORTED, 1.0)
+
+
+def test_broken_files_are_named_and_the_others_imported(runs, tmp_path) -> None:
+    folder = files(tmp_path / "theirs")
+    (folder / "broken.traj").write_text("{")
+    told = sao("import", folder, code=1)
+    assert "3 imported, 1 not readable" in told
+    assert "broken.traj is no JSON" in told.replace("\n", "")
+
+
+def test_refusals(runs, tmp_path) -> None:
+    assert "no file or folder" in sao("import", tmp_path / "nowhere", code=2)
+    (tmp_path / "empty").mkdir()
+    assert "holds no trajectory file" in sao("import", tmp_path / "empty", code=2)
+    sao("import", files(tmp_path / "theirs"), "--run", "theirs")
+    with pytest.raises(UserError, match="another plan"):
+        open_run(load_config("demo"), "theirs")
+
+
+@pytest.mark.skipif(
+    not (SHARED / "trajectories").is_dir(), reason=f"no real trajectories at {SHARED}: set SAO_SHARED_DATA"
+)
+def test_a_real_file_with_its_huge_observation(runs) -> None:
+    path = SHARED / "trajectories" / "psf__requests-1142.traj.json.gz"
+    assert "1 imported" in sao("import", path)
+    (one,) = TrajectoryLog(runs / "imported-001" / "log").read()
+    decode = load_tokenizer(runs / "imported-001" / "tokenizer").decode
+    foreign = read_foreign(path)
+    texts = [decode(one.tokens[span.start : span.end].tolist()) for span in one.spans[1:]]
+    assert texts == [message.text for message in foreign.messages[2:]]
