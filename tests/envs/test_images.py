@@ -27,6 +27,7 @@ from envs.images import (
     make_plan,
 )
 from envs.images.pull import PullProgress
+from envs.images.registry import Registries
 from envs.sandbox import BackendUnavailable, ImageMissing, SandboxError, SandboxSpec
 from envs.sandbox.docker_backend import DockerBackend
 from envs.sandbox.docker_engine import Engine
@@ -430,5 +431,27 @@ def test_a_sandbox_fetches_its_image_and_what_cannot_be_fetched_is_an_infrastruc
             assert isinstance(caught.value, SandboxError)
         finally:
             await backend.close()
+
+    with_store(tmp_path, work)
+
+
+def test_on_docker_hub_only_a_sample_is_measured_because_it_counts_as_a_pull(
+    tmp_path: Path, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker Hub is not to be reached from here: its place is taken by the registry made here."""
+    monkeypatch.setattr(Registries, "_base", lambda self, host: f"http://{registry.address}")
+    registry.headers = {"ratelimit-limit": "100;w=21600", "ratelimit-remaining": "3;w=21600"}
+    names = [f"sao-test-{registry.port}/x{i}:1" for i in range(7)]
+    for name in names:
+        registry.add(name.removesuffix(":1"), "1", files(0.2))
+
+    async def work(store: ImageStore) -> None:
+        plan = await make_plan(store, dict.fromkeys(names, 1), sample=2)
+        assert (plan.measured, plan.pulls_left, plan.verdict) == (2, 3, "fits")
+        assert registry.requests("GET") - registry.requests("blobs") == 2
+        assert plan.download_bytes == pytest.approx(7 * 0.2 * MIB, rel=0.05)
+        again = await make_plan(store, dict.fromkeys(names, 1), sample=0)
+        assert again.measured == 2  # known by digest from before
+        assert registry.requests("GET") - registry.requests("blobs") == 2
 
     with_store(tmp_path, work)
