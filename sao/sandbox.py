@@ -77,9 +77,11 @@ async def _each_backend(run_id: str, work: Callable[[SandboxBackend], Awaitable[
 
 
 def _show(console: Console, found: dict[str, list[Found]], missing: dict[str, str]) -> None:
-    table = Table(
-        "backend", "what", "name", "run", "owner", "", "age", "ends in", "note", box=None, padding=(0, 2, 0, 0)
-    )
+    if not console.is_terminal:
+        console.width = 200  # names stay whole for who searches them
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("backend", "what", "name", "run", "owner", "", "age", "ends in", "note"):
+        table.add_column(title, overflow="fold", min_width=24 if title == "name" else None)
     now = time.time()
     for kind, each in [(kind, each) for kind, all_ in found.items() for each in all_]:
         age = "" if each.made_at is None else duration(now - each.made_at)
