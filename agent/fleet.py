@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.episode import TurnReport, error_detail, run_episode
+from agent.faults import FaultStorm
 from agent.policy import Policy
 from agent.presets import Limits, Preset
 from agent.renderers import Renderer
@@ -29,10 +30,6 @@ from data.trajectory import Identity, Status, Trajectory
 from envs.environment import Environment
 
 _log = logging.getLogger(__name__)
-
-
-class FaultStorm(RuntimeError):
-    """Too many infrastructure faults in a row; the text holds the last ones."""
 
 
 @dataclass(frozen=True)

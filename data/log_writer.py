@@ -20,6 +20,7 @@ from pathlib import Path
 
 from data import shards, wal
 from data.arrow import RowError, to_batch
+from data.atomic import fsync_directory
 from data.log_report import (
     DuplicateEpisode,
     LogCorrupt,
@@ -236,7 +237,7 @@ class LogWriter:
             os.replace(file.path, damaged_path(self.directory, file.first))
         else:
             os.unlink(file.path)
-        wal.fsync_directory(self.directory)
+        fsync_directory(self.directory)
 
     # -- housekeeping ---------------------------------------------------------------------------------------------
 

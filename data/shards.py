@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.arrow import FORMAT, FORMAT_VERSION, POSITION, SCHEMA, RowError, from_batch, numbers
+from data.atomic import fsync_directory
 from data.log_report import LogCorrupt, LogFormatError
 from data.trajectory import Trajectory
-from data.wal import fsync_directory
 
 _KEY_FORMAT, _KEY_VERSION = b"sao.format", b"sao.version"
 _SHARD_SCHEMA = pa.schema(

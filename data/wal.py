@@ -11,7 +11,6 @@ fsync, rename), so a header is never torn.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import zlib
@@ -22,6 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data.arrow import FORMAT, FORMAT_VERSION, SCHEMA
+from data.atomic import write_atomically
 from data.log_report import LogCorrupt, LogFormatError
 
 MAGIC = FORMAT.encode() + b"\n"
@@ -67,29 +67,6 @@ def create(path: Path, first: int) -> None:
     version = (FORMAT_VERSION, first, sync, len(schema))
     checksum = zlib.crc32(_FIXED.pack(*version, 0) + schema)
     write_atomically(path, MAGIC + _FIXED.pack(*version, checksum) + schema)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    fsync_directory(path.parent)
-
-
-def fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_header(descriptor: int, path: Path) -> Header:

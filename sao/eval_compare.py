@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from data.wal import write_atomically
+from data.atomic import write_atomically
 from eval.compare import Comparison, compare, read_scores
 
 SHOWN = 20

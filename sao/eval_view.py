@@ -14,8 +14,8 @@ from rich.table import Table
 from eval.statistics import wilson_interval
 from eval.swebench.grade import Progress as Graded
 from eval.swebench.outcome import Verdict
-from sao.view import QUIET_LINE_EVERY_S
 
+QUIET_LINE_EVERY_S = 10.0
 _STYLE = {Verdict.RESOLVED: "green", Verdict.UNRESOLVED: "yellow", Verdict.EMPTY: "dim", Verdict.ERROR: "red"}
 
 

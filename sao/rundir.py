@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from data import wal
+from data import atomic
 from sao.config import Config, validate
 from sao.paths import UserError, runs_folder
 
@@ -51,7 +51,7 @@ class RunDir:
 
 def write_atomically(path: Path, text: str) -> None:
     """Readers see the old file or the new one, also after a power cut."""
-    wal.write_atomically(path, text.encode())
+    atomic.write_atomically(path, text.encode())
 
 
 def open_run(

@@ -30,7 +30,7 @@ from eval.swebench.report import run_report, scores, unknown_ids
 from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
 from eval.swebench.store import EvalFolder
 from eval.swebench.validate import check_rows, skip_list
-from sao.assemble import backend_of
+from sao.backend import backend_of
 from sao.config import Config
 from sao.eval_view import GradingView
 from sao.paths import runs_folder

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.fleet import FaultStorm
+from agent.faults import FaultStorm
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import ImageMissing, OutOfMemory, SandboxBackend, SandboxError
 from envs.swe.environment import check_backend

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.wal import write_atomically
+from data.atomic import write_atomically
 from eval.errors import EvalError
 
 

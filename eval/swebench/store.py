@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from data.atomic import write_atomically
 from data.journal import Journal
-from data.wal import write_atomically
 from eval.errors import EvalError
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
 from eval.swebench.predictions import Prediction

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.fleet import FaultStorm
+from agent.faults import FaultStorm
 from data.journal import Journal
 from data.task import TaskError
 from envs.sandbox.contract import ImageMissing, OutOfMemory, Sandbox, SandboxSpec, StartFailed
