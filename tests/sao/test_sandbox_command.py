@@ -68,8 +68,7 @@ def test_only_what_a_dead_driver_left_goes(
     assert (code, dead.exists(), mine.exists()) == (0, False, True)
     assert str(dead) in text.replace("\n", "")
     code, text = run("ls", "--plain")
-    assert str(mine) in text
-    assert str(dead) not in text
+    assert all(word in text for word in ("folder", "in use", "1 sandboxes"))
 
 
 @pytest.fixture
