@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -141,6 +142,33 @@ def test_closing_the_backend_ends_all(kind: str) -> None:
 
     asyncio.run(main())
     assert wait_for(lambda: not leftovers(kind, f"close-{number}", os.getpid(), number), 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancellation_is_never_swallowed(kind: str) -> None:
+    """Also one that comes together with an answer; asyncio.wait_for swallows that before Python 3.12, and a time limit
+    around the command then never takes hold."""
+
+    async def main() -> None:
+        backend = make(kind, "cancel")
+        box = await backend.start(spec())
+
+        async def work() -> None:
+            while True:
+                await box.exec("true")
+
+        draw = random.Random(1)
+        for _ in range(100):
+            working = asyncio.create_task(work())
+            await asyncio.sleep(draw.uniform(0, 0.02))
+            working.cancel()
+            done, _ = await asyncio.wait([working], timeout=20)
+            assert done, "it went on working"
+            assert working.cancelled()
+        assert (await box.exec("echo hi")).output == b"hi\n"
+        await backend.close()
+
+    asyncio.run(main())
 
 
 def test_owner() -> None:
@@ -342,8 +370,9 @@ def test_the_next_start_ends_a_process_that_a_dying_start_left_waiting(tmp_path:
     waiting = []
     for folder in (left, mine):
         folder.mkdir(parents=True)
-        with (folder / "messages").open("wb") as messages:
-            waiting.append(subprocess.Popen(["sleep", "300"], stderr=messages))
+        messages = os.memfd_create(folder.parent.name)
+        waiting.append(subprocess.Popen(["sleep", "300"], stderr=messages))
+        os.close(messages)
     try:
         removed = asyncio.run(EmbeddedBackend("gc", temp=tmp_path).reap())
         assert waiting[0].wait(5) == -signal.SIGKILL
