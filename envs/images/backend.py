@@ -25,13 +25,14 @@ class FetchingBackend(SandboxBackend):
         await self.backend.check()
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
+        await self.store.open()
         try:
             sandbox = await self.backend.start(spec)
         except ImageMissing:
             if spec.state:
                 raise  # a kept state is nobody's to fetch
         else:
-            await self.store.used(spec.image)
+            self.store.used(spec.image)
             return sandbox
         for left in reversed(range(_TRIES)):
             async with self.store.using(spec.image):

@@ -58,7 +58,7 @@ class Ledger:
 
     def used(self, name: str) -> None:
         """Now. Images that we did not pull have no entry, and get none."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.utime(self._file("pulled", name))
 
     def forget(self, name: str) -> None:

@@ -101,10 +101,11 @@ class ImageStore:
             task.add_done_callback(lambda done: self._finished(key, done))
         await asyncio.shield(self._pulls[key])
 
-    async def used(self, name: str) -> None:
+    def used(self, name: str) -> None:
         """A container was started from it: among those that may go it goes last."""
-        ledger, _, _ = await self.open()
-        ledger.used(str(ImageName.parse(name)))
+        if self._opened is not None:
+            with contextlib.suppress(ImageFault):  # the engine knows it by a name that no registry would
+                self._opened[0].used(str(ImageName.parse(name)))
 
     @contextlib.asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[None]:

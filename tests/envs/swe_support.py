@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from data.gitobjects import commit_id
@@ -127,10 +130,6 @@ def call(name: str, **arguments: Any) -> ToolCall:
 
 def apply_patch_elsewhere(files: dict[str, str], patch: bytes) -> dict[str, bytes]:
     """What plain git on this machine makes of base files plus patch: path -> bytes (links as their target)."""
-    import os
-    import subprocess
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for path, text in files.items():
@@ -142,9 +141,14 @@ def apply_patch_elsewhere(files: dict[str, str], patch: bytes) -> dict[str, byte
             # git refuses names that are odd on Windows only; the tests use one.
             command = ["git", "-c", "core.protectNTFS=false", "apply", "--whitespace=nowarn", "-"]
             subprocess.run(command, input=patch, cwd=root, check=True, env=env)
-        found = {}
-        for path in root.rglob("*"):
-            name = str(path.relative_to(root))
-            if name.split("/")[0] != ".git" and (path.is_symlink() or path.is_file()):
-                found[name] = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-        return found
+        return tree_of(root)
+
+
+def tree_of(root: Path) -> dict[str, bytes]:
+    """Path -> bytes (links as their target) of everything but .git."""
+    found = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        if name.split("/")[0] != ".git" and (path.is_symlink() or path.is_file()):
+            found[name] = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+    return found

@@ -273,6 +273,21 @@ def test_a_mirror_is_asked_first_and_the_image_keeps_its_name(tmp_path: Path, re
     with_store(tmp_path, work, mirror=f"{registry.address}/hub")
 
 
+def test_what_a_mirror_lacks_is_asked_of_docker_hub(
+    tmp_path: Path, registry: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which has no such image, or cannot be reached from here."""
+
+    async def work(store: ImageStore) -> None:
+        with pytest.raises(ImageFault) as caught:
+            await store.ensure(f"sao-test-{registry.port}/tool:1")
+        assert registry.address not in str(caught.value)
+
+    with_store(tmp_path, work, mirror=registry.address, tries=1)
+    assert registry.requests(f"sao-test-{registry.port}/tool/manifests/1")
+    assert "the mirror did not give" in caplog.text
+
+
 def test_an_image_that_is_made_here_is_not_asked_of_a_registry(tmp_path: Path) -> None:
     async def work(store: ImageStore) -> None:
         with pytest.raises(ImageMissing, match=r"scripts/base-image.sh"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from envs.swe import read_row, worktree
 from envs.swe.diff import Bench, make_diff
 from envs.swe.repository import provide, record
 from envs.swe.worktree import collect
-from tests.envs.swe_support import FILES, apply_patch_elsewhere, embedded, episode, run, shell, tiny_task
+from tests.envs.swe_support import FILES, apply_patch_elsewhere, embedded, episode, run, shell, tiny_task, tree_of
 from tests.envs.test_swe_diff import FIX, FIXED, changed
 from tests.envs.test_swe_repository import git, tar_of
 
@@ -197,15 +196,6 @@ def test_diffs_in_images(tmp_path: Path, name: str) -> None:
         subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], input=patch, cwd=work, check=True)
     after = tree_of(work)
     assert {p: after.get(p) for p in {*before, *after} if before.get(p) != after.get(p)} == expected
-
-
-def tree_of(root: Path) -> dict[str, bytes]:
-    found = {}
-    for path in root.rglob("*"):
-        name = str(path.relative_to(root))
-        if name.split("/")[0] != ".git" and (path.is_symlink() or path.is_file()):
-            found[name] = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-    return found
 
 
 NAMES = st.sampled_from(
