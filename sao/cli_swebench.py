@@ -174,7 +174,7 @@ def register(eval_app: typer.Typer) -> None:
     app = typer.Typer(
         invoke_without_command=True,
         epilog=example(
-            "sao eval swebench --model my/model --split verified --config sao_swe_30b",
+            "sao eval swebench --model my/model --split verified --set agent.preset=default",
             "sao eval swebench grade --predictions preds.json --split verified",
             "sao eval swebench grade --predictions gold --rows rows.jsonl --workers 16",
             "sao eval swebench validate --split verified --repeats 2",
