@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import json
 import logging
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 START_S = 30.0
 _PREFIX = "sao-sandbox-"
 _serial = itertools.count()
+_SAID = 1 << 16
 
 
 def _readable(descriptor: int | None) -> bool:
@@ -62,6 +64,14 @@ def _watch(told: int) -> int | None:
         return None
 
 
+def _bounded_file(name: str) -> int:
+    """A file in memory that cannot grow: what the sandbox can write to outside of itself."""
+    made = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(made, _SAID)
+    fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return made
+
+
 def _children(pid: int) -> list[int]:
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -78,7 +88,7 @@ def _state(pid: int) -> str:
 
 
 def _kill_stuck(folder: Path) -> list[int]:
-    """Kill processes of a dead owner's sandboxes, known by their standard error, a file in `folder`.
+    """Kill processes of a dead owner's sandboxes, known by their standard error, which is named after `folder`.
 
     bubblewrap's init waits for a word from its parent before it asks to die with it; a driver that dies in that moment
     takes the parent along, and init would wait for ever."""
@@ -87,7 +97,7 @@ def _kill_stuck(folder: Path) -> list[int]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):  # it ended, or is another user's
-            if (entry / "fd" / "2").readlink().is_relative_to(folder):
+            if os.readlink(entry / "fd" / "2").split(" ")[0] == f"/memfd:{folder.name}":
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed.append(int(entry.name))
     return killed
@@ -110,6 +120,8 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._grouping: asyncio.Future[Group] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._told: int | None = None
+        self._said: int | None = None
+        """What bubblewrap and the channel's shell write on standard error."""
         self._init: int | None = None
         """Descriptor that becomes readable when the sandbox's init has ended (bubblewrap only; `unshare` waits)."""
         self._stream = SandboxStream(self.channel, multiplexed=False)
@@ -123,15 +135,17 @@ class EmbeddedSandbox(ChannelledSandbox):
         enter = "".join(f"echo $$ >{quote(file)} || exit 97;" for file in self.group.procs)
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
-        with theirs, (self.folder / "messages").open("wb") as messages, (self.folder / "args").open("w+b") as args:
+        self._said = _bounded_file(self.folder.parent.name)
+        with theirs, (self.folder / "args").open("w+b") as args:
             # Kept open to the end: a bubblewrap that cannot tell dies, and its init then waits for it for ever.
             self._told, telling = os.pipe()
             os.set_blocking(self._told, False)
             argv = self._backend.command(self.spec, self.folder, etc, args.fileno(), telling)
-            # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs
+            # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs.
+            # No environment: the sandbox could read it from its init.
             self._process = subprocess.Popen(  # noqa: ASYNC220
-                ["/bin/sh", "-c", enter, "sandbox", *argv],
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=messages, cwd="/", start_new_session=True,
+                ["/bin/sh", "-c", enter, "sandbox", *argv], env={}, cwd="/", start_new_session=True,
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._said,
                 pass_fds=[fd for fd in (args.fileno(), telling) if str(fd) in argv],
             )  # fmt: skip
             os.close(telling)
@@ -155,9 +169,8 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._stream.write(data)
 
     def messages(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.folder / "messages").read_bytes()[-2000:].decode("utf-8", "replace").strip()
-        return ""
+        said = os.pread(self._said, _SAID, 0) if self._said is not None else b""
+        return said.rstrip(b"\0")[-2000:].decode("utf-8", "replace").strip()
 
     async def _diagnose(self) -> SandboxError:
         await self._ended(2.0)
@@ -195,10 +208,10 @@ class EmbeddedSandbox(ChannelledSandbox):
             await self._kill(self._process.pid)
             if not await self._ended(20.0):
                 log.warning("sandbox %s was killed and is still ending", self.sandbox_id)
-        for descriptor in (self._init, self._told):
+        for descriptor in (self._init, self._told, self._said):
             if descriptor is not None:
                 os.close(descriptor)
-        self._init = self._told = None
+        self._init = self._told = self._said = None
         await asyncio.to_thread(self.group.remove)
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
         self._backend.forget(self)

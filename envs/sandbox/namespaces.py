@@ -2,9 +2,10 @@
 
 Promises: own process table, own network without any interface up but loopback, own mounts: this machine's /usr and this
 Python read-only; what can be written, the workdir, /tmp, HOME and /dev/shm, are tmpfs of their own with a size each, so
-nothing a sandbox writes is on disk, nothing is left to remove, and it counts as the sandbox's memory;
-no capabilities, no new privileges, user 0 inside (git then finds its files owned by the user it runs as). Nothing of
-the machine's /home, /root, /etc, /run or /var is visible.
+nothing a sandbox writes is on disk, nothing is left to remove, and it counts as the sandbox's memory; no capabilities,
+no new privileges, no user namespaces inside (a new one would have capabilities), user 0 inside (git then finds its
+files owned by the user it runs as). Nothing of the machine's /home, /root, /etc, /run or /var is visible, nor the
+driver's environment.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def room(limits: SandboxLimits) -> int:
 def bubblewrap_arguments(spec: SandboxSpec, etc: Path) -> list[str]:
     size = str(room(spec.limits))
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    words += ["--uid", "0", "--gid", "0", "--hostname", "sandbox", "--clearenv"]
+    words += ["--uid", "0", "--gid", "0", "--hostname", "sandbox", *_no_user_namespaces()]
     for how, path in _tree():
         words += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
     words += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", HOME, "--dir", "/run", "--dir", "/var/tmp"]
@@ -108,12 +109,19 @@ def bubblewrap_arguments(spec: SandboxSpec, etc: Path) -> list[str]:
     return words
 
 
+@cache
+def _no_user_namespaces() -> list[str]:
+    """bubblewrap before 0.8 cannot forbid them."""
+    told = subprocess.run(["bwrap", "--help"], capture_output=True, text=True)
+    return ["--disable-userns"] if "--disable-userns" in told.stdout + told.stderr else []
+
+
 def bubblewrap_command(spec: SandboxSpec, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
     """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
     data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, etc))
     os.write(arguments_fd, data)
     os.lseek(arguments_fd, 0, os.SEEK_SET)
-    return ["bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd), "--", "/bin/sh"]
+    return [shutil.which("bwrap") or "bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd), "--", "/bin/sh"]
 
 
 def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:
@@ -122,7 +130,8 @@ def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:
     words = [str(root), spec.workdir, str(etc), str(python_prefix() or "-"), str(room(spec.limits))]
     words += [*kernel_switches(), "--"]
     words += [f"{name}={value}" for name, value in environment(spec).items()]
-    return [*_UNSHARE, "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
+    unshare = shutil.which("unshare") or "unshare"
+    return [unshare, *_UNSHARE[1:], "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:

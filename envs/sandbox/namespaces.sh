@@ -23,6 +23,7 @@ space() { # PATH
     mount -t tmpfs -o "size=$size,mode=755,nosuid,nodev" tmpfs "$root$1"
 }
 
+echo 0 >/proc/sys/user/max_user_namespaces # of this user namespace: none inside it
 mount -t tmpfs -o "size=16m,mode=755" tmpfs "$root"
 for path in /usr /bin /sbin /lib /lib32 /lib64 /libx32; do
     if [ -L "$path" ]; then ln -s "$(readlink "$path")" "$root$path"; elif [ -d "$path" ]; then show "$path"; fi

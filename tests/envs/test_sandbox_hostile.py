@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import socket
+import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
-from envs.sandbox import OutOfMemory, Sandbox, SandboxDead
+from envs.sandbox import OutOfMemory, PathRefused, Sandbox, SandboxDead
 from tests.envs.sandbox_support import BACKENDS, KINDS, in_sandbox, make, processes, spec
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -204,6 +206,145 @@ def test_nothing_of_the_machine_can_be_written_or_mounted(kind: str) -> None:
         assert (await box.exec(f"ls root/proc/{os.getpid()}")).exit_code != 0
 
     in_sandbox(kind, test)
+
+
+@every_kind
+def test_no_namespace_gives_capabilities_back(kind: str) -> None:
+    probe = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for name, flags in [("user", 0x10000000), ("user and mount", 0x10020000), ("user and network", 0x50000000)]:
+    if os.fork() == 0:
+        print(name, "MADE" if libc.unshare(flags) == 0 else "refused", flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+    async def test(box: Sandbox) -> None:
+        await box.put("/tmp/probe.py", probe.encode())
+        result = await box.exec("python3 /tmp/probe.py")
+        assert result.text.count("refused") == 3, result.text
+
+    in_sandbox(kind, test)
+
+
+@every_kind
+def test_nothing_of_the_driver_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIVER_SECRET", "hunter-two")
+
+    async def test(box: Sandbox) -> None:
+        seen = await box.exec("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; env")
+        assert "hunter-two" not in seen.text
+        assert "PATH=" in seen.text
+        # what the sandbox inherited of files outside: it may write there, but not much
+        fill = "for f in /proc/[0-9]*/fd/2; do head -c 3000000 /dev/zero >>$f; done 2>/dev/null; true"
+        await box.exec(fill)
+        await box.exec("for f in /proc/[0-9]*/fd/*; do readlink $f; done | sort -u")
+        assert (await box.exec("echo alive")).text == "alive\n"
+        if (inside := getattr(box, "messages", None)) is not None:
+            assert len(inside()) <= 2000
+
+    in_sandbox(kind, test)
+
+
+@every_kind
+def test_another_sandbox_cannot_be_seen_or_traced(kind: str) -> None:
+    async def main() -> None:
+        backend = make(kind)
+        async with await backend.start(spec()) as victim, await backend.start(spec()) as attacker:
+            mark = f"77{time.time_ns() % 10**7}"
+            running = asyncio.create_task(victim.exec(f"echo secret >/tmp/{mark}; sleep {mark}", timeout_s=8))
+            await asyncio.sleep(0.5)
+            outside = _running(["sleep", mark])
+            probe = f"""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+inside = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+lines = [open(f"/proc/{{pid}}/cmdline").read() for pid in inside if os.path.exists(f"/proc/{{pid}}")]
+print("SEEN" if any("{mark}" in line for line in lines) else "unseen")
+for pid in {outside}:
+    print("TRACED" if pid not in inside and libc.ptrace(16, pid, 0, 0) == 0 else "refused")
+    print("KILLED" if pid not in inside and libc.kill(pid, 9) == 0 else "refused")
+print("FOUND" if os.path.exists("/tmp/{mark}") else "absent")
+"""
+            await attacker.put("/probe.py" if kind == "docker" else "/tmp/probe.py", probe.encode())
+            place = "/probe.py" if kind == "docker" else "/tmp/probe.py"
+            result = await attacker.exec(f"python3 {place}")
+            assert result.exit_code == 0, result.text
+            assert set(result.text.split()) <= {"unseen", "refused", "absent"}, result.text
+            assert outside  # the attack aimed at something
+            assert not running.done()
+            running.cancel()
+        await backend.close()
+
+    asyncio.run(main())
+
+
+def _running(words: list[str]) -> list[int]:
+    """Processes of this machine with this command line."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_bytes().decode("utf-8", "replace")
+            found += [int(process.name)] if line.split("\0")[:-1] == words else []
+    return found
+
+
+@every_kind
+def test_links_lead_nowhere_but_inside(kind: str) -> None:
+    """Links that the agent made catch what the driver writes and reads: inside, never on this machine."""
+    marker = Path(f"/tmp/sao-outside-{time.time_ns()}")
+
+    async def test(box: Sandbox) -> None:
+        await box.exec(
+            f"ln -s /tmp out; ln -s ../../../../../../tmp up; ln -s /proc/1/root/tmp way; ln -s {marker} self"
+        )
+        for path in ("out", "up", "way"):
+            with contextlib.suppress(OSError):
+                await box.put(f"{path}/{marker.name}", b"inside")
+            with contextlib.suppress(OSError):
+                await box.put_tar(path, _tar(marker.name, b"inside"))
+        await box.put("self", b"inside")
+        assert await box.get(str(marker)) == b"inside"
+        linked = io.BytesIO()
+        with tarfile.open(fileobj=linked, mode="w") as archive:
+            info = tarfile.TarInfo("hard")
+            info.type, info.linkname = tarfile.LNKTYPE, "/etc/passwd"
+            archive.addfile(info)
+        with contextlib.suppress(OSError, PathRefused):
+            await box.put_tar(".", linked.getvalue())
+        await box.exec("echo changed >>hard; echo changed >>/etc/passwd")
+
+    before = Path("/etc/passwd").read_bytes()
+    in_sandbox(kind, test)
+    assert Path("/etc/passwd").read_bytes() == before
+    assert not marker.exists()
+
+
+def _tar(name: str, data: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if isinstance(kind, str)])
+def test_a_disk_filler_fills_its_own_place_alone(kind: str) -> None:
+    filler = "i=0; while head -c 4000000 /dev/zero >fill$i 2>/dev/null; do i=$((i+1)); [ $i -lt 100 ] || exit 9; done"
+
+    async def test(box: Sandbox) -> None:
+        for place in ("/testbed", "/tmp", "/root", "/dev/shm"):
+            assert (await box.exec(filler, cwd=place)).exit_code == 0  # it was stopped by an error
+            assert int((await box.exec("du -sk . | cut -f1", cwd=place)).text) <= 17_000
+            with pytest.raises(OSError, match="No space left"):
+                await box.put(f"{place}/more", b"x" * 1_000_000)
+            assert (await box.exec("rm -f fill* more; echo again >more && cat more", cwd=place)).text == "again\n"
+        for place in ("/", "/usr", "/etc", "/dev", "/run", "/var", "/proc"):
+            assert (await box.exec(": >fill", cwd=place)).exit_code != 0, place
+
+    in_sandbox(kind, test, disk_bytes=16 << 20, memory_bytes=256 << 20)
 
 
 @every_backend
