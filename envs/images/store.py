@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,11 +73,14 @@ class ImageStore:
         return self._opened
 
     async def _call(self, work: Callable[[Any], T]) -> T:
-        """In a thread; an engine that is gone comes out typed."""
+        return await self._typed(self.engine.call(work))
+
+    async def _typed(self, result: Awaitable[T]) -> T:
+        """An engine that is gone comes out typed."""
         import requests
 
         try:
-            return await self.engine.call(work)
+            return await result
         except (requests.exceptions.RequestException, ConnectionError) as error:
             raise self.engine.unavailable(error) from error
 
@@ -213,6 +216,36 @@ class ImageStore:
                 log.warning("the mirror did not give %s (%s); asking its own registry", name, fault)
         raise AssertionError("unreachable")
 
+    async def _pull(self, source: ImageName, name: ImageName, registries: Registries) -> None:
+        """One attempt, in a thread that does not hold up the end of this process: a stalled pull takes minutes to
+        notice that nobody waits."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: Exception | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        def work() -> None:
+            error: Exception | None = None
+            try:
+                pull_once(
+                    self.engine.api(),
+                    source,
+                    registries,
+                    stall_s=self.settings.stall_s,
+                    listener=self.listener,
+                    shown_as=str(name),
+                    stop=self._stop,
+                )
+            except Exception as caught:  # handed to the one who waits
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+                loop.call_soon_threadsafe(settle, error)
+
+        threading.Thread(target=work, name=f"pull {source}", daemon=True).start()
+        await self._typed(done)
+
     async def _with_tries(self, source: ImageName, name: ImageName) -> None:
         _, registries, _ = await self.open()
         settings, waited = self.settings, 0.0
@@ -221,17 +254,7 @@ class ImageStore:
                 waited += pause
                 await asyncio.sleep(pause + random.uniform(0, settings.backoff_s))  # not all at the same moment
             try:
-                await self._call(
-                    lambda api: pull_once(
-                        api,
-                        source,
-                        registries,
-                        stall_s=settings.stall_s,
-                        listener=self.listener,
-                        shown_as=str(name),
-                        stop=self._stop,
-                    )
-                )
+                await self._pull(source, name, registries)
                 return
             except ImageFault as fault:
                 pause = min(MAX_PAUSE_S, settings.backoff_s * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

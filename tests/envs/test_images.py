@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -209,6 +210,23 @@ def test_a_registry_that_is_down_or_silent_is_given_up(tmp_path: Path, registry:
             await store.ensure("127.0.0.1:9/x")
 
     with_store(tmp_path, down, tries=2)
+
+
+def test_a_stalled_pull_does_not_hold_up_the_end(tmp_path: Path, registry: FakeRegistry) -> None:
+    name = registry.add("x")
+    registry.faults = [Fault("/v2/", hang_s=60, times=99)]
+    code = (
+        "import asyncio, sys; from pathlib import Path; from envs.images import ImageStore\n"
+        "async def main():\n"
+        "    store = ImageStore(state=Path(sys.argv[2]))\n"
+        "    async def nothing(*_, **__): return None\n"
+        "    store.layers = nothing\n"
+        "    task = asyncio.create_task(store.ensure(sys.argv[1]))\n"
+        "    await asyncio.sleep(1); assert not task.done(); task.cancel(); await store.close(); print('closed')\n"
+        "asyncio.run(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, name, str(tmp_path)], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
 def test_an_image_for_other_machines_only_is_refused(tmp_path: Path, registry: FakeRegistry) -> None:
