@@ -49,8 +49,14 @@ async def episodes(count: int, at_once: int, run: str, overrides: list[str]) -> 
     from envs.sandbox import SandboxLimits
     from envs.swe import SWEEnvironment, SweLimits
     from envs.tools.toolset import ToolSet
-    from sao.assemble import backend_of, parts_of
+    from sao import assemble
+    from sao.assemble import parts_of
     from sao.config import load_config
+
+    try:
+        from sao.backend import backend_of
+    except ImportError:  # an earlier revision
+        backend_of = assemble.backend_of
 
     settings = [f"rollout.episodes={2 * count + 50}", f"rollout.concurrency={at_once}", "sandbox.backend=docker"]
     config = load_config("demo", [*settings, *overrides])

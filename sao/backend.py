@@ -52,11 +52,16 @@ def image_settings(config: Config) -> ImageSettings:
 def pool_settings(config: Config, backend: SandboxBackend) -> PoolSettings:
     """An embedded sandbox starts about as fast as a ready one is looked after, so there the pool is off by default."""
     pool = config.sandbox.pool
-    ready = pool.ready
-    if ready < 0:
-        ready = min(16, max(2, config.rollout.concurrency // 2)) if backend.name == "docker" else 0
+    ready = ready_sandboxes(config, backend.name)
     return PoolSettings(ready=ready, warm_after=pool.warm_after, idle_s=pool.idle_s)
 
 
 async def _has_base_image(backend: DockerBackend) -> bool:
     return bool(await backend.engine.call(lambda api: api.images(name=BASE_IMAGE)))
+
+
+def ready_sandboxes(config: Config, kind: str) -> int:
+    """How many the pool keeps. With "auto": as with Docker, the most it can be."""
+    if config.sandbox.pool.ready >= 0:
+        return config.sandbox.pool.ready
+    return 0 if kind == "embedded" else min(16, max(2, config.rollout.concurrency // 2))

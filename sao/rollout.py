@@ -42,6 +42,7 @@ from envs.environment import Environment
 from envs.sandbox import SandboxBackend
 from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, policy_of, tasks_of
+from sao.backend import ready_sandboxes
 from sao.config import Config
 from sao.images import fetch_for_run
 from sao.paths import model_folder
@@ -250,7 +251,8 @@ def describe_plan(config: Config, console: Console) -> None:
     table.add_row(
         "memory",
         f"weights {weights / 2**20:.0f} MiB · key/value cache up to {cache / 2**20:.0f} MiB (fp32) · "
-        f"sandboxes up to 2 × {at_once} × {config.sandbox.memory_mib} MiB of this machine's {_memory_gib():.0f} GiB",
+        f"sandboxes up to (2 × {at_once} + {ready_sandboxes(config, config.sandbox.backend)} ready) × "
+        f"{config.sandbox.memory_mib} MiB of this machine's {_memory_gib():.0f} GiB",
     )
     table.add_row(
         "deadlines",
