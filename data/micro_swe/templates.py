@@ -161,8 +161,8 @@ def _template(split: str, core: Core, shape: Shape, number: int) -> Template:
 
 
 def _grid() -> dict[str, tuple[Template, ...]]:
-    """Every core in every shape, each pair in one split only, two shapes of a core held out: what is held out is the
-    pair, a program and a docstring that train has never shown, while every core and every shape is met in train with others."""
+    """Every core in every shape, each pair in one split only, two shapes of a core held out: a program and a docstring
+    that train has never shown, while every core and every shape is met in train with others."""
     made: dict[str, list[Template]] = {"train": [], "heldout": [], "unseen": []}
     for row, core in enumerate(CORES):
         fitting = [shape for shape in SHAPES if not core.kind.missing or shape.name in _RETURNS]

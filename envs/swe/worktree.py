@@ -166,7 +166,8 @@ async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
 
 async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict[bytes, Content]:
     """The whole work tree but .git, in one command."""
-    script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
+    script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}"
+    script += f"; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
     for attempt in (1, 2):
         archive, code = await _read_archive(sandbox, script, max_bytes, last=True)
         if code == 0 or (code == _CHANGED_WHILE_READ and attempt == 2):
