@@ -158,7 +158,7 @@ def show_config(
         return
     table = Table("key", "default", "meaning", box=None)
     for row in fields(Config):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     _console().print(table)
 
 

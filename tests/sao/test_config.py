@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sao.cli import app
 from sao.config import Config, describe, load_config
 from sao.paths import CONFIGS, UserError
 
@@ -70,3 +73,13 @@ def test_every_shipped_configuration_is_valid_and_every_key_is_documented() -> N
         load_config(str(path))
     undocumented = [key for key, _, meaning in describe(Config) if not meaning]
     assert undocumented == [], undocumented
+
+
+def test_the_description_shows_every_key_and_text_as_it_is_written() -> None:
+    """Square brackets in a field's text are no markup of the terminal's."""
+    result = CliRunner().invoke(app, ["config", "--describe"])
+    assert result.exit_code == 0, result.output
+    shown = "".join(result.output.split())
+    assert all(key in shown for key, _, _ in describe(Config))
+    bracketed = re.findall(r"\[[^\s\]]*\]", " ".join(meaning for _, _, meaning in describe(Config)))
+    assert all(text in shown for text in bracketed)
