@@ -4,7 +4,7 @@
 use strict;
 my ($nonce, $deadline) = ('@NONCE@', @DEADLINE@);
 my ($EINTR, $EACCES, $WNOHANG, $FIONREAD) = (4, 13, 1, 0x541B);
-my ($in, $buffer, $run, @late) = (undef, '');
+my ($in, $buffer, $run, $ready, @late) = (undef, '');
 open($in, '<&=', 4) or exit 1;
 fcntl($in, 2, 1);    # close on exec
 $SIG{$_} = 'IGNORE' for 'PIPE', 'XFSZ';
@@ -52,28 +52,57 @@ sub child {
     exit 127;
 }
 
-sub start {
-    my ($seq, $head, $tail, $cwd, $env, $command) = @_;
-    my ($read, $write);
-    pipe($read, $write) or return out(frame($seq, 'X', 'nofork'));
+# prepare: a process in its own session, started before its command is known: that comes through a pipe.
+sub prepare {
+    my ($read, $write, $told, $feed);
+    return undef unless pipe($read, $write) and pipe($told, $feed);
     my $pid = child(sub {
         if (open(my $file, '>', '/proc/self/oom_score_adj')) { syswrite($file, '500') }
         open(STDIN, '<', '/dev/null');
         open(STDOUT, '>&', $write);
         open(STDERR, '>&', $write);
-        if (!chdir $cwd) { syswrite(STDERR, "sh: 1: cd: can't cd to $cwd\n"); exit 126 }
-        @ENV{map { /^(.*?)=/s } @$env} = map { /=(.*)/s } @$env;
-        # One argument of a program may have 128 KiB; a longer command is put together again inside.
-        my $whole = 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"';
-        my @words = length $command < 100_000 ? $command : ($whole, 'sh', unpack '(a100000)*', $command);
-        if (defined $setsid) { syscall($setsid) }
-        else { exec 'setsid', 'sh', '-c', @words }
-        exec { '/bin/sh' } 'sh', '-c', @words;
-        syswrite(STDERR, "sh: $!\n");
+        syscall($setsid) if defined $setsid;
+        close $feed;
+        command($told);
     });
-    return out(frame($seq, 'X', 'nofork')) unless defined $pid;
-    $run = { seq => $seq, pid => $pid, read => $read, head => $head, keep => $tail, tail => '', count => 0 };
+    return defined $pid ? { pid => $pid, read => $read, feed => $feed } : undef;
+}
+
+# command: become the command that comes through the pipe.
+sub command {
+    my ($told, $text, $n) = (shift, '');
+    1 while ($n = sysread($told, $text, 1 << 16, length $text)) or !defined $n && $! == $EINTR;
+    exit 0 unless $text =~ s/^(\d+) (\d+) (\d+)\n//;    # nothing came: the channel wants no command
+    my ($cwd, $env, $command) = unpack "a$1 a$2 a$3", $text;
+    if (!chdir $cwd) { syswrite(STDERR, "sh: 1: cd: can't cd to $cwd\n"); exit 126 }
+    my @variables = split /\0/, $env;
+    @ENV{map { /^(.*?)=/s } @variables} = map { /=(.*)/s } @variables;
+    # One argument of a program may have 128 KiB; a longer command is put together again inside.
+    my $whole = 'c=; for p do c=$c$p; done; set --; unset p; eval "unset c; $c"';
+    my @words = length $command < 100_000 ? $command : ($whole, 'sh', unpack '(a100000)*', $command);
+    if (defined $setsid) { exec { '/bin/sh' } 'sh', '-c', @words }
+    else { exec 'setsid', 'sh', '-c', @words }
+    syswrite(STDERR, "sh: $!\n");
+    exit 126;
+}
+
+sub start {
+    my ($seq, $head, $tail, $more, $told) = @_;
+    reap();
+    $run = $ready || prepare();
+    undef $ready;
+    return out(frame($seq, 'X', 'nofork')) unless $run;
+    @$run{qw(seq head keep tail count more told)} = ($seq, $head, $tail, '', 0, $more, $told);
     out(frame($seq, 'A') . frame($seq, 'B'));
+    feed(1 << 15);    # fits an empty pipe
+}
+
+# feed: a part of what the command's process waits for, no more than its pipe takes without blocking.
+sub feed {
+    my $n = syswrite($run->{feed}, $run->{told}, $_[0]);
+    if (defined $n) { substr($run->{told}, 0, $n, '') }
+    elsif ($! != $EINTR) { $run->{told} = '' }
+    delete $run->{feed} unless length $run->{told};
 }
 
 # pass: one read of the command's output: to the driver, or, once that is enough, into the tail. False at its end.
@@ -95,11 +124,19 @@ sub pass {
     return 1;
 }
 
+# reap: note which of our children have ended.
+sub reap {
+    while ((my $pid = waitpid(-1, $WNOHANG)) > 0) {
+        if ($run and $pid == $run->{pid}) { $run->{code} = $? & 127 ? 128 + ($? & 127) : $? >> 8 }
+        undef $ready if $ready and $pid == $ready->{pid};
+    }
+}
+
 # collect: the command has ended, or not yet (false). What it wrote lies in the pipe; what its children write from now on
 # is read and dropped.
 sub collect {
-    return 0 unless waitpid($run->{pid}, $WNOHANG) == $run->{pid};
-    my $code = $? & 127 ? 128 + ($? & 127) : $? >> 8;
+    my $code = $run->{code};
+    return 0 unless defined $code;
     my $size = pack 'L', 0;
     my $left = ioctl($run->{read}, $FIONREAD, $size) ? unpack 'L', $size : 1 << 20;
     while ($left > 0) {
@@ -118,7 +155,9 @@ sub collect {
     }
     push @late, $run->{read} unless $run->{ended};
     out($end . frame($run->{seq}, 'D', $code) . frame($run->{seq}, 'X'));
+    my $more = $run->{more};
     undef $run;
+    $ready = prepare() if $more;
     return 1;
 }
 
@@ -142,8 +181,9 @@ sub stop {
     my ($seq, @left) = @_;
     for my $try (1 .. 40) {
         kill 'KILL', -1;
+        $run->{more} = 0 if $run;
+        reap();
         collect() if $run;
-        1 while !$run and waitpid(-1, $WNOHANG) > 0;
         last unless @left = others();
         select(undef, undef, undef, 0.0005 * $try);
     }
@@ -255,9 +295,10 @@ sub told {
 sub answer {
     my ($verb, $seq, @words) = @_;
     if ($verb eq 'run') {
-        my ($head, $tail, @sizes) = @words;
-        my ($cwd, $env, $command) = map { take($_) } @sizes;
-        start($seq, $head, $tail, $cwd, [split /\0/, $env], $command);
+        my ($head, $tail, $more, @sizes) = @words;
+        my $size = 0;
+        $size += $_ for @sizes;
+        start($seq, $head, $tail, $more, "@sizes\n" . take($size));
     }
     elsif ($verb eq 'stop') { stop($seq) }
     elsif ($verb eq 'put') {
@@ -276,6 +317,7 @@ sub answer {
 }
 
 out(frame(0, 'R', 'perl'));
+$ready = prepare();
 while (1) {
     if ($buffer =~ s/^([^\n]*)\n//) {
         my ($given, @words) = split / /, $1;
@@ -283,17 +325,19 @@ while (1) {
         answer(@words);
         next;
     }
-    my $bits = '';
+    my ($bits, $feeds) = ('', '');
     vec($bits, fileno $_, 1) = 1 for $in, @late, $run && !$run->{ended} ? $run->{read} : ();
+    vec($feeds, fileno $run->{feed}, 1) = 1 if $run and $run->{feed};
     # A child that ends just before select does not wake it: hence the second look.
-    my $ready = select($bits, undef, undef, $run ? ($ended ? 0 : 0.02) : undef);
+    my $found = select($bits, $feeds, undef, $run ? ($ended ? 0 : 0.02) : undef);
     $ended = 0;
-    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if $ready > 0 and @late;
+    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if $found > 0 and @late;
+    reap();
     if ($run) {
-        $run->{ended} = !pass(1 << 16) if $ready > 0 and !$run->{ended} and vec($bits, fileno $run->{read}, 1);
+        feed(4096) if $found > 0 and $run->{feed} and vec($feeds, fileno $run->{feed}, 1);
+        $run->{ended} = !pass(1 << 16) if $found > 0 and !$run->{ended} and vec($bits, fileno $run->{read}, 1);
         collect();
     }
-    1 while !$run and waitpid(-1, $WNOHANG) > 0;
-    next unless $ready > 0;
+    next unless $found > 0;
     more() if vec($bits, fileno $in, 1);
 }

@@ -22,7 +22,7 @@ takes texts as quoted words, channel.pl their lengths, and then they follow the 
 
 A command of channel.sh is two requests. `prepare` starts its shell and filter, which wait; it is sent when the command
 before it is over, so that nothing has to be started while somebody waits for `command`. The cap of the output goes with
-it. With channel.pl it is one, `run`, which starts fast enough, and there are no filters.
+it. With channel.pl it is one, `run`, which says whether to make the next one's shell ready; there are no filters.
 
 The nonce is random for each sandbox: output cannot imitate a frame by accident.
 """
@@ -202,9 +202,9 @@ class Channel:
         check_env(env)
         async with self._lock:
             await self._settle()
-            result = await self._run(command, timeout_s, cwd, env)
+            result = await self._run(command, timeout_s, cwd, env, last)
             if result is None:  # nothing could be started; now everything else is killed
-                result = await self._run(command, timeout_s, cwd, env)
+                result = await self._run(command, timeout_s, cwd, env, last)
             if result is None:
                 why = await self._diagnose()  # memory can be full of files, which no kill gives back
                 broken = self._broken("no process could be started although everything else was killed")
@@ -214,7 +214,7 @@ class Channel:
             return result
 
     def _prepare(self) -> Request | None:
-        """Have the next command's shell started; with the helper it is not worth it."""
+        """Have the next command's shell started; the helper does it by itself."""
         if self.helper:
             return None
         cap = self.spec.limits.output_bytes
@@ -222,12 +222,12 @@ class Channel:
         self._send("prepare", self._prepared.seq, numbers=_shares(cap, BLOCK))
         return self._prepared
 
-    def _begin(self, command: str, cwd: str, env: Mapping[str, str]) -> Request:
+    def _begin(self, command: str, cwd: str, env: Mapping[str, str], last: bool) -> Request:
         cap = self.spec.limits.output_bytes
         if self.helper:
             request = self._request = Request(self._next(), cap)
             variables = "\0".join(f"{name}={value}" for name, value in env.items())
-            self._send("run", request.seq, (cwd, variables, command), _shares(cap, 1))
+            self._send("run", request.seq, (cwd, variables, command), (*_shares(cap, 1), int(not last)))
             return request
         waiting = self._prepared
         if waiting is not None and waiting.cap != cap and not waiting.exited:
@@ -237,18 +237,22 @@ class Channel:
             assert waiting is not None
         self._request, self._prepared = waiting, None
         begin = f"printf '\\036{self.nonce} {waiting.seq} A\\n' >&3;exec 3>&- </dev/null;cd -- {quote(cwd)}||exit 126;"
-        body = f'set -- {quote(command)};unset sao_nl sao_c;eval "set --;$1"'
+        # One argument of a program may have 128 KiB.
+        do = 'exec sh -c "$1"' if len(command) < 30_000 else 'eval "set --;$1"'
+        body = f"set -- {quote(command)};unset sao_nl sao_c;{do}"
         self._command(waiting.seq, begin + exports(env) + body)
         return waiting
 
     def _command(self, seq: int, text: str) -> None:
         self._write(f"{self.nonce} command {seq} {text}\n".encode("utf-8", "surrogateescape"))
 
-    async def _run(self, command: str, timeout_s: float, cwd: str, env: Mapping[str, str]) -> ExecResult | None:
+    async def _run(
+        self, command: str, timeout_s: float, cwd: str, env: Mapping[str, str], last: bool
+    ) -> ExecResult | None:
         """None: the command was not started, since what earlier ones left running fills the process table; it is clear
         now."""
         started = time.monotonic()
-        request = self._begin(command, cwd, env)
+        request = self._begin(command, cwd, env, last)
         self._dirty = True
         timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
         whole = timed_out or await self._collect(request)
