@@ -130,13 +130,23 @@ class Grader:
     async def _once(self, row: HarnessRow, prediction: Prediction, patch: bytes, blank: Graded) -> Graded:
         limits = self.settings.limits
         script = await self.harness.script(row)
-        place = self.folder.place(prediction)
-        async with await self.backend.start(spec(row, limits)) as sandbox:
+        sandbox = await self.backend.start(spec(row, limits))
+        closing: asyncio.Task[None] | None = None
+        try:
             # Only now is it sure that the image is here.
             image = await image_id(self.backend, row.swe.image) or ""
             key = resume_key(row, prediction, image, self.harness.version)
             blank = dataclasses.replace(blank, image=image, key=key)
             run = await evaluate(sandbox, row, script, patch, limits)
+            closing = asyncio.create_task(sandbox.close())  # while the log is judged
+            return await self._judged(row, prediction, patch, script, run, blank)
+        finally:
+            await (closing or sandbox.close())
+
+    async def _judged(
+        self, row: HarnessRow, prediction: Prediction, patch: bytes, script: str, run: EvalRun, blank: Graded
+    ) -> Graded:
+        place = self.folder.place(prediction)
         await asyncio.to_thread(_keep, place, script, patch, run)
         found = patch_findings(row, patch, script, run.applied)
         blank = dataclasses.replace(
