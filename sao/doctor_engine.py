@@ -16,6 +16,7 @@ from envs.images.disk import gib
 from envs.images.ledger import Ledger
 from envs.sandbox import BackendUnavailable
 from envs.sandbox.docker_engine import connect
+from envs.sandbox.docker_survey import survey
 from envs.swe.row import BASE_IMAGE
 from sao.doctor_finding import Finding, Host, Load
 from sao.doctor_host import GIB, disk_findings
@@ -47,6 +48,14 @@ def check_engine(host: Host, load: Load) -> Iterator[Finding]:
             times.append(time.perf_counter() - began)
         yield from judge_engine(api.info(), statistics.median(times), load, time.time())
         yield from _engine_files(host, load)
+        if left := [found for found in survey(api) if found.standing == "abandoned"]:
+            yield Finding(
+                "warn",
+                "docker leftovers",
+                f"{len(left)} of runs that died: {', '.join(found.name for found in left[:3])}",
+                "the next start of a run removes them",
+                mend="sao sandbox gc",
+            )
     yield from asyncio.run(_image_store())
 
 
