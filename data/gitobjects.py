@@ -13,12 +13,12 @@ they were not kept, git reads the contents and still finds them clean.
 from __future__ import annotations
 
 import hashlib
-import io
 import struct
-import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from data.tarball import Member, pack
 
 AUTHOR = "micro <micro@example.invalid>"
 EPOCH = 1735689600
@@ -71,22 +71,20 @@ def commit_id(files: Mapping[str, str], *, message: str = MESSAGE) -> str:
 def repository_tar(files: Mapping[str, str], *, message: str = MESSAGE) -> RepositoryTar:
     """Work tree and `.git` of `files` (relative POSIX path -> text, stored as UTF-8). Raises GitObjectError."""
     objects = _objects(files, message, keep=True)
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        made: set[str] = set()
-        for path in sorted(files):
-            _add(tar, made, path, files[path].encode())
-        for directory in (".git/objects/info", ".git/objects/pack", ".git/refs/heads", ".git/refs/tags"):
-            _add_directories(tar, made, directory)
-        _add(tar, made, ".git/HEAD", b"ref: refs/heads/main\n")
-        _add(tar, made, ".git/config", _CONFIG.encode())
-        _add(tar, made, ".git/refs/heads/main", f"{objects.commit}\n".encode())
-        for name, payload in sorted(objects.payloads.items()):
-            # Stored, not deflated: the bytes then do not depend on which zlib this machine has.
-            _add(tar, made, f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(payload, 0), mode=0o444)
-        # One second younger than the files: git re-reads files that are not older than the index ("racy").
-        _add(tar, made, ".git/index", _index(files, objects.blobs), mtime=EPOCH + 1)
-    return RepositoryTar(stream.getvalue(), objects.commit)
+    tree = _Archive()
+    for path in sorted(files):
+        tree.add(path, files[path].encode())
+    for directory in (".git/objects/info", ".git/objects/pack", ".git/refs/heads", ".git/refs/tags"):
+        tree.add_directories(directory)
+    tree.add(".git/HEAD", b"ref: refs/heads/main\n")
+    tree.add(".git/config", _CONFIG.encode())
+    tree.add(".git/refs/heads/main", f"{objects.commit}\n".encode())
+    for name, payload in sorted(objects.payloads.items()):
+        # Stored, not deflated: the bytes then do not depend on which zlib this machine has.
+        tree.add(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(payload, 0), mode=0o444)
+    # One second younger than the files: git re-reads files that are not older than the index ("racy").
+    tree.add(".git/index", _index(files, objects.blobs), mtime=EPOCH + 1)
+    return RepositoryTar(pack(tree.members), objects.commit)
 
 
 def _payload(kind: str, body: bytes) -> bytes:
@@ -170,19 +168,19 @@ def _parents(path: str) -> Iterable[str]:
     return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def _add_directories(tar: tarfile.TarFile, made: set[str], directory: str) -> None:
-    for name in (*_parents(directory), directory):
-        if name and name not in made:
-            made.add(name)
-            info = tarfile.TarInfo(name)
-            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, EPOCH
-            tar.addfile(info)
+class _Archive:
+    """Members in order, each folder once and before what is in it."""
 
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self._made: set[str] = set()
 
-def _add(
-    tar: tarfile.TarFile, made: set[str], path: str, data: bytes, *, mode: int = 0o644, mtime: int = EPOCH
-) -> None:
-    _add_directories(tar, made, path.rpartition("/")[0])
-    info = tarfile.TarInfo(path)
-    info.size, info.mode, info.mtime = len(data), mode, mtime
-    tar.addfile(info, io.BytesIO(data))
+    def add_directories(self, directory: str) -> None:
+        for name in (*_parents(directory), directory):
+            if name and name not in self._made:
+                self._made.add(name)
+                self.members.append(Member(name.encode(), None, 0o755, EPOCH))
+
+    def add(self, path: str, data: bytes, *, mode: int = 0o644, mtime: int = EPOCH) -> None:
+        self.add_directories(path.rpartition("/")[0])
+        self.members.append(Member(path.encode(), data, mode, mtime))

@@ -61,6 +61,7 @@ def write_etc(folder: Path) -> None:
             shutil.copytree(Path("/etc", name), folder / name, symlinks=True, dirs_exist_ok=True)
 
 
+@cache
 def _tree() -> list[tuple[str, Path]]:
     """Top-level folders shown read-only, as (how, path): how is "bind" or "link"."""
     found = []
@@ -73,6 +74,7 @@ def _tree() -> list[tuple[str, Path]]:
     return found
 
 
+@cache
 def kernel_switches() -> list[str]:
     """What of /proc a driver that is root could change for the whole machine: shown read-only (its user number is
     root's inside too, and these files ask for nothing more)."""

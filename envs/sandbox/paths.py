@@ -12,6 +12,7 @@ import posixpath
 import tarfile
 from collections import OrderedDict
 
+from data.tarball import unpack
 from envs.sandbox.contract import PathRefused
 
 
@@ -45,6 +46,18 @@ def check_archive(archive: bytes) -> None:
 
 
 def _check(archive: bytes) -> None:
+    try:
+        plain = list(unpack(archive))
+    except ValueError:
+        return _check_any(archive)
+    for member in plain:
+        name = member.name.decode("utf-8", "surrogateescape")
+        if name.startswith("/"):
+            raise PathRefused(f"archive member {name!r} has an absolute path")
+        inside(name, "/")
+
+
+def _check_any(archive: bytes) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             links: set[str] = set()

@@ -7,12 +7,11 @@ plus what Python leaves behind; paths left out by them are reported.
 
 from __future__ import annotations
 
-import io
 import secrets
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from data.tarball import Member, pack
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import EXPORTS, PLAIN_ENV, quote, read_output
@@ -161,10 +160,4 @@ async def _place(
 
 def pack_files(files: Mapping[str, bytes]) -> bytes:
     """A tar of plain files for `put_tar`."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(data), 0o644
-            tar.addfile(info, io.BytesIO(data))
-    return stream.getvalue()
+    return pack(Member(name.encode(), data) for name, data in files.items())

@@ -8,12 +8,11 @@ harmless is refused: this is a list of what may be there, not of what may not.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
-import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 
+from data.tarball import unpack
 from envs.environment import EnvironmentFault
 
 _OBJECT = re.compile(r"\.git/objects/([0-9a-f]{2})/([0-9a-f]{38})")
@@ -35,7 +34,7 @@ def prove(archive: bytes, base_commit: str, what: str) -> None:
             raise ValueError(f"objects that base_commit does not reach: {', '.join(extra[:5])}")
         if files != reached:
             raise ValueError("the work tree is not base_commit's")
-    except (ValueError, KeyError, IndexError, tarfile.TarError, zlib.error) as error:
+    except (ValueError, KeyError, IndexError, zlib.error) as error:
         raise EnvironmentFault(f"{what}: hygiene of the repository made from its files: {error!r}") from error
 
 
@@ -67,27 +66,23 @@ def _read(archive: bytes, base_commit: str) -> tuple[dict[bytes, str], dict[str,
     """Work tree as path -> id, and objects as id -> header and body."""
     files: dict[bytes, str] = {}
     objects: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-        for member in tar:
-            name = member.name
-            if member.isdir() and (name in _FOLDERS or _OBJECT.fullmatch(f"{name}/{'0' * 38}")):
-                continue
-            inside = name.split("/")[0].lower() == ".git"
-            if member.isdir() and not inside:
-                continue
-            stream = tar.extractfile(member) if member.isreg() else None
-            if stream is None:
-                raise ValueError(f"{name} is no regular file")
-            data = stream.read()
-            if not inside:
-                files[name.encode()] = _id(b"blob %d\0" % len(data) + data)
-            elif match := _OBJECT.fullmatch(name):
-                payload = zlib.decompress(data)
-                if _id(payload) != match[1] + match[2]:
-                    raise ValueError(f"object {match[1]}{match[2]} is not what its name says")
-                objects[match[1] + match[2]] = payload
-            elif not _known(name, data, base_commit):
+    for member in unpack(archive):
+        name, data = member.name.decode(), member.data
+        if data is None and (name in _FOLDERS or _OBJECT.fullmatch(f"{name}/{'0' * 38}")):
+            continue
+        inside = name.split("/")[0].lower() == ".git"
+        if data is None:
+            if inside:
                 raise ValueError(f"{name} is not expected")
+        elif not inside:
+            files[member.name] = _id(b"blob %d\0" % len(data) + data)
+        elif match := _OBJECT.fullmatch(name):
+            payload = zlib.decompress(data)
+            if _id(payload) != match[1] + match[2]:
+                raise ValueError(f"object {match[1]}{match[2]} is not what its name says")
+            objects[match[1] + match[2]] = payload
+        elif not _known(name, data, base_commit):
+            raise ValueError(f"{name} is not expected")
     return files, objects
 
 

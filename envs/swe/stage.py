@@ -75,7 +75,7 @@ def plain_new_files(patch: bytes, base: Mapping[bytes, Entry]) -> dict[bytes, Co
     at = 0
     while at < len(patch):
         match = _NEW_FILE.match(patch, at)
-        if match is None:
+        if match is None or match["path"] in found:
             return None
         lines = match["body"].split(b"\n")[:-1]
         if len(lines) != int(match["count"] or 1):
@@ -86,5 +86,6 @@ def plain_new_files(patch: bytes, base: Mapping[bytes, Entry]) -> dict[bytes, Co
     safe = all(
         part not in (b"", b".", b"..") and part.lower() != b".git" for path in found for part in path.split(b"/")
     )
-    clash = any(path in base for path in found) or displaced(found, base) or displaced(found, found)
+    nested = any(path[:i] in found for path in found for i in slashes(path))
+    clash = nested or any(path in base for path in found) or displaced(found, base)
     return found if safe and not clash else None
