@@ -48,8 +48,8 @@ ENDS_S = 3.0
 START_TRIES = 3
 """For a container that ended before its channel was up (the engine restarted, a start that the kernel killed)."""
 REAP_S = 30.0
-STATE_S = 86400.0
-"""A kept state whose owner cannot be judged is removed after so long."""
+STATE_S = 7 * 86400.0
+"""A kept state is removed after so long, whoever it is of; a run that still needs it makes it again."""
 _HOSTS = (
     "[ -s /etc/hosts ] || printf '127.0.0.1\\tlocalhost sandbox\\n::1\\tlocalhost\\n' 2>/dev/null >/etc/hosts || true"
 )
