@@ -69,17 +69,17 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ready_sandbox_is_what_a_start_would_have_made(kind: str) -> None:
     async def test(pool: SandboxPool, counting: Counting) -> None:
-        wanted = spec(workdir="/testbed", env={"A": "1"}, labels={"task": "x"}, deadline_s=50, output_bytes=10)
-        await pool.fill(dataclasses.replace(wanted, deadline_s=20, labels={}))
+        wanted = spec(workdir="/testbed", env={"A": "1"}, labels={"task": "x"}, deadline_s=500, output_bytes=10)
+        await pool.fill(dataclasses.replace(wanted, deadline_s=200, labels={}))
         began = len(counting.specs)
         assert began == 2
-        box = await pool.start(dataclasses.replace(wanted, deadline_s=20))
+        box = await pool.start(dataclasses.replace(wanted, deadline_s=200))
         assert box in counting.started[:2], "it was not taken from the shelf"
         assert box.spec.labels == {"task": "x"}
         result = await box.exec('echo "$A"; pwd; yes | head -c 100')
         assert result.output.startswith(b"1\n")
         assert len(result.output) == 10, "the cap of the spec that was asked for holds"
-        other = await pool.start(dataclasses.replace(wanted, deadline_s=20))
+        other = await pool.start(dataclasses.replace(wanted, deadline_s=200))
         assert other is not box
         await box.put("f", b"mine")
         assert (await other.exec("ls")).output == b""
