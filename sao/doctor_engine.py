@@ -121,9 +121,9 @@ def judge_engine(info: Mapping[str, Any], ping_s: float, load: Load, now: float)
     yield Finding(
         "warn",
         "docker disk limit",
-        f"none per sandbox ({driver} on {details.get('Backing Filesystem', 'an unknown file system')})",
-        "single files are limited, their sum is not: a sandbox can fill the engine's disk until it ends",
-        "a sandbox cannot use up the disk",
+        f"no quota for one sandbox ({driver} on {details.get('Backing Filesystem', 'an unknown file system')})",
+        "single files are limited exactly, their sum is watched at best: a sandbox can pass its limit for a while",
+        "a hard limit on all that a sandbox writes",
         "the engine's data root on a disk of its own, and images.keep_free_gib",
     )
     if not info.get("LiveRestoreEnabled"):

@@ -170,7 +170,7 @@ NOW = 1767225600.0
 def test_a_good_engine_only_lacks_a_disk_limit() -> None:
     findings = list(doctor_engine.judge_engine(ENGINE, 0.001, Load(), NOW))
     assert [finding.name for finding in findings if finding.level != "ok"] == ["docker disk limit"]
-    assert lost(findings) == ["a sandbox cannot use up the disk"]
+    assert lost(findings) == ["a hard limit on all that a sandbox writes"]
 
 
 @pytest.mark.parametrize(
