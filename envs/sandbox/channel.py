@@ -78,7 +78,7 @@ class Channel:
         self._prefix = b"\x1e" + self.nonce.encode() + b" "
         self._filters: dict[int, str] = {}
         """By seq, the process number of each filter that may still pass output on."""
-        self._dirty = False
+        self._dirty = self._cut = False
         self._image = ""
         self.up = False
         self.dead = False
@@ -256,7 +256,9 @@ class Channel:
         started = time.monotonic()
         request = self._begin(command, cwd, env, last)
         self._dirty = True
-        timed_out = not await self._until(lambda: request.complete or request.exited, timeout_s)
+        self._cut = False
+        await self._until(lambda: request.complete or request.exited or self._cut, timeout_s)
+        timed_out = not (request.complete or request.exited)
         whole = timed_out or await self._collect(request)
         if timed_out or not (whole and request.started):
             await self._stop(request)
@@ -265,6 +267,11 @@ class Channel:
             return None
         result = request.result(time.monotonic() - started, timed_out)
         return result if whole else replace(result, output=result.output + LOST, exit_code=request.code or 126)
+
+    def cut(self) -> None:
+        """End the command that runs now as if its time were over."""
+        self._cut = True
+        self._tick.set()
 
     async def _collect(self, request: Request) -> bool:
         """The command is over: wait for the end of its output. False when that is lost (no filter could start)."""

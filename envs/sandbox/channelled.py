@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from envs.sandbox.channel import Channel
 from envs.sandbox.contract import ExecResult, Sandbox, SandboxError, SandboxSpec
+from envs.sandbox.disk_guard import DiskGuard
 from envs.sandbox.paths import check_archive, inside
 
 BASE_ENV = {
@@ -43,6 +44,8 @@ class ChannelledSandbox(Sandbox):
         self.sandbox_id = sandbox_id
         self.spec = spec
         self.channel = Channel(spec, self._write, self._diagnose)
+        self._guard: DiskGuard | None = None
+        """Where the sandbox's file system has no limit of its own."""
 
     @abc.abstractmethod
     def _write(self, data: bytes) -> None:
@@ -69,7 +72,8 @@ class ChannelledSandbox(Sandbox):
         last: bool = False,
     ) -> ExecResult:
         where = inside(cwd, self.spec.workdir) if cwd else self.spec.workdir
-        return await self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {}, last=last)
+        run = self.channel.run(command, timeout_s=timeout_s, cwd=where, env=env or {}, last=last)
+        return await (run if self._guard is None else self._guard.run(run, self.channel.cut))
 
     async def put(self, path: str, data: bytes, *, mode: int | None = 0o644) -> None:
         await self.channel.put(inside(path, self.spec.workdir), data, mode)

@@ -29,6 +29,10 @@ class OutOfMemory(SandboxError):
     """The sandbox's memory limit killed it (a command killed inside a living sandbox is a result, not an error)."""
 
 
+class OutOfDisk(SandboxError):
+    """The sandbox wrote several times its disk limit (a command ended at the limit is a result, not an error)."""
+
+
 class StartFailed(SandboxError):
     """The sandbox could not be started."""
 

@@ -34,6 +34,7 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
+from envs.sandbox.disk_guard import DiskGuard
 from envs.sandbox.docker_engine import THREADS, Engine, typed
 from envs.sandbox.docker_survey import DEADLINE, OWNER, RUN, SANDBOX, await_removal, remove, remove_container, survey
 from envs.sandbox.owner import Found, owner_id
@@ -110,9 +111,19 @@ class DockerSandbox(ChannelledSandbox):
         self._unfinished: asyncio.Future[socket.socket] | None = None
         self._given_up = threading.Event()
         self.container_id = ""
+        self._guard = DiskGuard(self._disk_used, lambda: self.spec.limits.disk_bytes)
 
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
+
+    async def _disk_used(self) -> int | None:
+        """Most storage drivers know no limit for a container's own layer, but all know its size."""
+
+        def ask(api: Any) -> int | None:
+            found = api.containers(all=True, size=True, filters={"id": self.container_id})
+            return int(found[0].get("SizeRw") or 0) if found else None
+
+        return await self._backend.engine.call(ask)
 
     async def _start(self) -> None:
         work = asyncio.ensure_future(self._backend.engine.insist(self._create, self._remove))

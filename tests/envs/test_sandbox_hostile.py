@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envs.sandbox import OutOfMemory, PathRefused, Sandbox, SandboxDead
+from envs.sandbox.contract import OutOfDisk
 from tests.envs.sandbox_support import BACKENDS, KINDS, in_sandbox, make, processes, spec
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -345,6 +346,29 @@ def test_a_disk_filler_fills_its_own_place_alone(kind: str) -> None:
             assert (await box.exec(": >fill", cwd=place)).exit_code != 0, place
 
     in_sandbox(kind, test, disk_bytes=16 << 20, memory_bytes=256 << 20)
+
+
+@pytest.mark.docker
+def test_a_disk_filler_is_ended_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's layers have no quota on most drivers: what a container holds is watched."""
+    monkeypatch.setattr("envs.sandbox.disk_guard.LOOK_EVERY_S", 0.2)
+    slowly = "i=0; while head -c 4000000 /dev/zero >/var/fill$i; do i=$((i+1)); sleep 0.02; done"
+
+    async def test(box: Sandbox) -> None:
+        result = await box.exec(f"sleep 300 & echo begun; {slowly}", timeout_s=60)
+        assert (result.exit_code, result.timed_out) == (137, False)
+        assert result.output.startswith(b"begun\n")
+        assert b"the disk limit of 16 MiB is passed" in result.output
+        assert "sleep" not in await processes(box)
+        again = await box.exec(slowly, timeout_s=60)  # still over: it may not add
+        assert again.exit_code == 137
+        assert (await box.exec("sleep 0.5; rm -f /var/fill*; echo deleted", timeout_s=20)).text == "deleted\n"
+        assert (await box.exec("sleep 0.5; echo fine")).text == "fine\n"
+        for number in range(200):
+            await box.exec(f"head -c 2000000 /dev/zero >/var/short{number}")
+
+    with pytest.raises(OutOfDisk, match="disk limit"):
+        in_sandbox("docker", test, disk_bytes=16 << 20)
 
 
 @every_backend

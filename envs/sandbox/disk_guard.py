@@ -1,0 +1,73 @@
+"""A disk limit for sandboxes whose file system has no quota: what they hold is looked at while they run.
+
+Promises: a command during which the sandbox holds more than its limit is ended with everything else in it, within
+LOOK_EVERY_S and what can be written in that time, and its result says so; the sandbox lives on, and what deletes files
+may run; one that holds several times its limit, by many short commands, is given up as OutOfDisk. A look that fails
+counts as none: the guard never fails a command by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from envs.sandbox.contract import ExecResult, OutOfDisk
+
+log = logging.getLogger(__name__)
+LOOK_EVERY_S = 1.0
+LOOK_AFTER = 16
+"""Commands that end sooner are looked at once in so many."""
+GIVE_UP_AT = 4
+"""Times the limit."""
+CUT_CODE = 137
+
+
+class DiskGuard:
+    def __init__(self, used: Callable[[], Awaitable[int | None]], limit: Callable[[], int]) -> None:
+        """`used`: bytes the sandbox has written, None where that cannot be told."""
+        self._used, self._limit = used, limit
+        self._commands = self._held = 0
+
+    async def run(self, command: Coroutine[Any, Any, ExecResult], cut: Callable[[], None]) -> ExecResult:
+        """The command's result; `cut` ends it and everything else in the sandbox."""
+        self._commands += 1
+        task = asyncio.ensure_future(command)
+        try:
+            over = False
+            while not (await asyncio.wait({task}, timeout=LOOK_EVERY_S))[0]:
+                # A sandbox that was over its limit already may delete, not add.
+                allowed = max(self._limit(), self._held)
+                over = await self._look() > allowed and not task.done()
+                if over:
+                    cut()
+                    break
+            result = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        if over or self._commands % LOOK_AFTER == 0:
+            await self._look()  # after its end it is known exactly
+        if not over:
+            return result
+        note = f"\nsh: the disk limit of {self._limit() >> 20} MiB is passed: everything that ran was ended\n".encode()
+        return dataclasses.replace(result, output=result.output + note, exit_code=CUT_CODE, timed_out=False)
+
+    async def _look(self) -> int:
+        try:
+            held = await self._used() or 0
+        except Exception as error:  # the engine's moment of weakness is not the command's
+            log.warning("a sandbox's disk use could not be read (%s)", error)
+            return 0
+        if held > GIVE_UP_AT * self._limit():
+            raise OutOfDisk(
+                f"a sandbox holds {held >> 20} MiB, its disk limit is {self._limit() >> 20} MiB; give it more, or "
+                "start a fresh one"
+            )
+        self._held = held
+        return held
