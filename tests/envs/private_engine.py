@@ -19,10 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.envs.busybox import import_busybox
+from envs.sandbox.docker_engine import connect
+from envs.swe.row import BASE_IMAGE
+from tests.envs.busybox import find_busybox, import_busybox
 from tests.envs.sandbox_support import wait_for
 
-IMAGE, VOLUME_IMAGE = "sao-busybox:latest", "sao-busybox:volume"
+IMAGE, VOLUME_IMAGE = "sao-small:latest", "sao-small:volume"
 """The second declares a volume, so each of its containers gets one."""
 
 
@@ -34,6 +36,7 @@ class PrivateEngine:
         self.groups = f"/{self.folder.name}"
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Any = None
+        self._images: set[str] = set()
 
     def start(self) -> None:
         words = ["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", f"--host={self.address}"]
@@ -42,6 +45,20 @@ class PrivateEngine:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         assert wait_for(self.answers, 60), self.log()
+
+    def make_images(self) -> None:
+        """Of busybox, which takes a second; where there is none, the machine's base image is copied."""
+        if find_busybox():
+            import_busybox(self.client, IMAGE)
+        else:
+            with connect() as engine:
+                self.client.load_image(b"".join(engine.api().get_image(BASE_IMAGE)))
+            self.client.tag(BASE_IMAGE, *IMAGE.split(":"))
+        made = self.client.create_container(IMAGE, ["true"])["Id"]
+        repository, _, tag = VOLUME_IMAGE.partition(":")
+        self.client.commit(made, repository=repository, tag=tag, changes=["VOLUME /data"])
+        self.client.remove_container(made)
+        self._images = {name for each in self.client.images() for name in each["RepoTags"]}
 
     def answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, self.log()
@@ -90,8 +107,8 @@ class PrivateEngine:
     def left(self) -> dict[str, list[str]]:
         """All that a sandbox could have left, by engine and machine; empty lists when there is nothing."""
         containers = [f"{each['Names']} {each['Status']}" for each in self.client.containers(all=True)]
-        ours = ([IMAGE], [VOLUME_IMAGE])
-        images = [str(each["RepoTags"]) for each in self.client.images() if each["RepoTags"] not in ours]
+        tags = {name for each in self.client.images() for name in each["RepoTags"] or [each["Id"]]}
+        images = sorted(tags - self._images)
         volumes = [each["Name"] for each in self.client.volumes()["Volumes"] or []]
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if self._inside(line)]
         # containerd-shim is the kernel's 15 bytes of containerd-shim-runc-v2
@@ -166,8 +183,7 @@ def private_engine() -> Iterator[PrivateEngine]:
     engine = PrivateEngine()
     try:
         engine.start()
-        import_busybox(engine.client, IMAGE)
-        import_busybox(engine.client, VOLUME_IMAGE, ["VOLUME /data"])
+        engine.make_images()
         yield engine
     finally:
         engine.close()
