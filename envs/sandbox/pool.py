@@ -57,6 +57,16 @@ class _Ready:
     sandbox: Sandbox
     since: float
     ends_at: float
+    """By its lease; monotonic seconds."""
+
+    def lasts(self, seconds: float) -> bool:
+        return self.ends_at - time.monotonic() >= seconds
+
+
+@dataclass
+class _Waiting:
+    future: asyncio.Future[_Ready]
+    deadline_s: float
 
 
 @dataclass
@@ -67,7 +77,7 @@ class _Shelf:
     asked: int = 0
     asked_at: float = 0.0
     ready: deque[_Ready] = field(default_factory=deque)
-    waiting: deque[asyncio.Future[_Ready]] = field(default_factory=deque)
+    waiting: list[_Waiting] = field(default_factory=list)
     starting: int = 0
     failed: int = 0
     rests_until: float = 0.0
@@ -136,20 +146,20 @@ class SandboxPool(SandboxBackend):
     async def _take(self, shelf: _Shelf, spec: SandboxSpec) -> _Ready:
         while shelf.ready:
             ready = shelf.ready.popleft()
-            if self._fit(ready) and ready.ends_at - time.monotonic() >= spec.deadline_s:
+            if self._fit(ready) and ready.lasts(spec.deadline_s):
                 self._spur(shelf)
                 return ready
             self._discard(ready)
-        waiter: asyncio.Future[_Ready] = asyncio.get_running_loop().create_future()
+        waiter = _Waiting(asyncio.get_running_loop().create_future(), spec.deadline_s)
         shelf.waiting.append(waiter)
         self._spur(shelf)
         try:
-            return await waiter
+            return await waiter.future
         except asyncio.CancelledError:
             if waiter in shelf.waiting:
                 shelf.waiting.remove(waiter)
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._shelve(shelf, waiter.result())
+            elif not waiter.future.cancelled() and waiter.future.exception() is None:
+                self._shelve(shelf, waiter.future.result())
             raise
 
     # -- stock
@@ -199,10 +209,10 @@ class SandboxPool(SandboxBackend):
             self._spur(shelf)
 
     def _shelve(self, shelf: _Shelf, ready: _Ready) -> None:
-        while shelf.waiting:
-            waiter = shelf.waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(ready)
+        for waiter in shelf.waiting:
+            if not waiter.future.done() and ready.lasts(waiter.deadline_s):
+                shelf.waiting.remove(waiter)
+                waiter.future.set_result(ready)
                 return
         if self._closed or len(shelf.ready) >= self._target(shelf, time.monotonic()):
             self._discard(ready)
@@ -214,9 +224,9 @@ class SandboxPool(SandboxBackend):
     def _failed(self, shelf: _Shelf, error: Exception) -> None:
         """Who waits hears of it, unless enough other starts are on their way; it is theirs to try again."""
         if len(shelf.waiting) > shelf.starting:
-            waiter = shelf.waiting.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+            waiter = shelf.waiting.pop(0)
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
                 return
         shelf.failed += 1
         rest = min(2.0**shelf.failed, _LONGEST_REST_S)
@@ -268,8 +278,9 @@ class SandboxPool(SandboxBackend):
             self._tending.cancel()
         for shelf in self._shelves.values():
             for waiter in shelf.waiting:
-                if not waiter.done():
-                    waiter.set_exception(SandboxDead("the sandbox pool was closed while a sandbox was waited for"))
+                if not waiter.future.done():
+                    error = SandboxDead("the sandbox pool was closed while a sandbox was waited for")
+                    waiter.future.set_exception(error)
             for ready in shelf.ready:
                 self._discard(ready)
         for task in self._starts:

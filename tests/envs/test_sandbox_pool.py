@@ -173,6 +173,24 @@ def test_a_failed_start_reaches_one_who_waits_typed_and_the_shelf_rests(caplog: 
     with_pool("embedded", test, ready=2, warm_after=1)
 
 
+def test_a_start_for_a_short_life_is_not_given_to_one_who_needs_a_long_one() -> None:
+    async def test(pool: SandboxPool, counting: Counting) -> None:
+        counting.gate.clear()
+        short = asyncio.create_task(pool.start(spec(deadline_s=20)))
+        await asyncio.sleep(0.05)
+        long = asyncio.create_task(pool.start(spec(deadline_s=5000)))
+        await asyncio.sleep(0.05)
+        short.cancel()
+        counting.gate.set()
+        box = await long
+        started_for = dict(zip(counting.started, counting.specs, strict=False))
+        assert started_for[box].deadline_s >= 5000
+        with pytest.raises(asyncio.CancelledError):
+            await short
+
+    with_pool("embedded", test, ready=1, warm_after=1, max_age_s=10)
+
+
 def test_who_stops_waiting_loses_nothing() -> None:
     async def test(pool: SandboxPool, counting: Counting) -> None:
         counting.gate.clear()
