@@ -154,4 +154,4 @@ def test_a_file_that_cannot_be_written_is_told_and_stays() -> None:
 def test_schemas_need_no_event_loop() -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
-    assert len(ToolSet().schemas) == 5
+    assert {schema["function"]["name"] for schema in ToolSet().schemas} >= {"bash", "view", "submit"}
