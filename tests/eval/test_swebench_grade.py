@@ -124,6 +124,13 @@ def test_odd_bytes_in_the_log(tmp_path: Path, printed: str) -> None:
     assert graded.strange_bytes == (2 if "xff" in printed else 0)
 
 
+def test_tests_see_the_images_environment(tmp_path: Path) -> None:
+    """Not what the sandbox adds for agents: some projects test just these variables."""
+    names = ("PYTHONDONTWRITEBYTECODE", "PAGER", "GIT_CONFIG_COUNT", "TERM", "PYTHONPATH", "SAO_NOTE")
+    tests = f"test_add = not [name for name in {names} if name in __import__('os').environ]\n"
+    assert one(tmp_path, GOLD, tests=tests).verdict is Verdict.RESOLVED
+
+
 # -- holes of the row and the log -------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.swebench.execute import _APPLY, LADDER
 from eval.swebench.patches import changed_files
 
 NAMES = st.sampled_from(
@@ -91,3 +92,31 @@ def test_plain_and_odd_patches() -> None:
 def test_any_bytes_are_read(data: bytes) -> None:
     changed_files(data)
     changed_files(b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n" + data)
+
+
+def put_on(repository: Path, patch: bytes) -> int:
+    """Exit code of the ladder's script on a repository of this machine."""
+    work = repository.parent / "work"
+    work.mkdir(exist_ok=True)
+    (work / "patch.diff").write_bytes(patch)
+    env = {**os.environ, "D": str(repository), "W": str(work), "GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.run(["sh", "-c", _APPLY], env=env, capture_output=True, check=False).returncode
+
+
+def test_the_ladder_on_an_images_own_changes(tmp_path: Path) -> None:
+    """SWE-bench's images hold uncommitted changes, and agents' diffs carry them: the second rung takes such a patch."""
+    repository = tmp_path / "repo"
+    repository.mkdir()
+    git(repository, "init", "-q")
+    write(repository, {"tox.ini": "pytest {posargs}\n", "app.py": "a = 1\n", "new dir/x": "\n"})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "x")
+    changed = {"tox.ini": "pytest -rA {posargs}\n", "app.py": "a = 2\n"}
+    write(repository, changed)
+    patch = git(repository, "diff")
+    git(repository, "checkout", "-q", "app.py")  # what the image holds: tox.ini is changed
+    assert LADDER[put_on(repository, patch)] == "git apply --verbose --3way"
+    assert {name: (repository / name).read_text() for name in changed} == changed
+    assert LADDER[put_on(repository, patch)] == "git apply --verbose --3way"  # it is on already
+    assert {name: (repository / name).read_text() for name in changed} == changed
+    assert put_on(repository, patch.replace(b"a = 1", b"b = 1").replace(b"a = 2", b"c = 2")) == 21
