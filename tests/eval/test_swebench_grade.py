@@ -49,7 +49,7 @@ def test_the_four_verdicts(tmp_path: Path) -> None:
 
 # -- patch bytes ------------------------------------------------------------------------------------------------------
 
-PROBE = {
+PROBE: dict[str, tuple[dict[str, bytes | None], str]] = {
     "CRLF in a file that has it": (
         {"crlf.txt": b"one\r\nTWO\r\n"},
         "test_add = open('crlf.txt', 'rb').read() == b'one\\r\\nTWO\\r\\n'\n",

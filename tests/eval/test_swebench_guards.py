@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ def edit(path: str, old: str, line: str) -> bytes:
 
 
 def pytest_row() -> HarnessRow:
-    ids = {"FAIL_TO_PASS": ["tests/test_a.py::test_x"], "PASS_TO_PASS": ["tests/test_b.py::test_y"]}
+    ids: dict[str, Any] = {"FAIL_TO_PASS": ["tests/test_a.py::test_x"], "PASS_TO_PASS": ["tests/test_b.py::test_y"]}
     hidden = edit("tests/test_a.py", "a", "b").decode()
     return harness_row(small_task(log_parser="parse_log_pytest", test_patch=hidden, eval_script=SCRIPT, **ids))
 

@@ -51,7 +51,8 @@ def test_as_git_reads_it(
     options = ["diff-index", "--cached", "-M30%" if rename else "--no-renames", base]
     patch = git(folder, *options, "-p", "--binary", "-U3")
     fields = git(folder, *options, "--name-status", "-z").decode().split("\0")[:-1]
-    wanted, at = [], 0
+    wanted: list[tuple[str | None, str | None]] = []
+    at = 0
     while at < len(fields):
         how = fields[at][0]
         if how == "R":

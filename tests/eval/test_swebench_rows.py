@@ -80,7 +80,7 @@ def test_choosing_instances() -> None:
 
 # -- predictions ------------------------------------------------------------------------------------------------------
 
-ENTRIES = [
+ENTRIES: list[dict[str, Any]] = [
     {"instance_id": "a__a-1", "model_name_or_path": "org/model", "model_patch": "x\r\ny"},
     {"instance_id": "a__a-2", "model_name_or_path": "org/model", "model_patch": None},
 ]
