@@ -38,6 +38,8 @@ SPEC = SandboxSpec(limits=SandboxLimits(memory_bytes=256 << 20), deadline_s=900)
 WORK = ("echo hi", "printf abc >f && cat f", "ls / | wc -l", "exit 3")
 """What the sandboxes run when many are at once: no heavy program, so the figure is the channel's."""
 
+DAEMONS = "(trap '' TERM HUP; setsid sh -c 'sleep 300 & (sleep 301 &)' &) ; echo partial; sleep 60"
+
 
 class Bench:
     def __init__(self, backend: SandboxBackend, quick: bool, console: Console) -> None:
@@ -69,6 +71,23 @@ class Bench:
         facts["docker_exec_p50_ms"] = slow
         facts["exec_speedup_vs_docker_exec"] = None if slow is None else slow / facts["exec_p50_ms"]
         return facts
+
+    async def time_outs(self) -> dict[str, Any]:
+        """How late a command that leaves daemons behind is ended, and how soon the next one is answered."""
+        late, after = [], []
+        async with await self.backend.start(SPEC) as sandbox:
+            await sandbox.exec("true")
+            for _ in range(5 if self.quick else 30):
+                took, result = await self.timed(lambda: sandbox.exec(DAEMONS, timeout_s=0.2))
+                if not result.timed_out or result.output != b"partial\n":
+                    self.failures.append(f"time-out: {result}")
+                late.append(took - 200)
+                after.append(await self.command(sandbox, "echo hi"))
+        return {
+            "timeout_late_p50_ms": percentile(late, 50),
+            "after_timeout_p50_ms": percentile(after, 50),
+            "after_timeout_max_ms": max(after),
+        }
 
     async def starts(self) -> dict[str, Any]:
         cold, stops = [], []
@@ -188,7 +207,12 @@ async def measure(backend: SandboxBackend, arguments: argparse.Namespace, consol
     facts: dict[str, Any] = {"sandbox": backend.name, "quick": arguments.quick}
     began = time.perf_counter()
     try:
-        parts = (("commands", bench.exec), ("starts", bench.starts), ("at once", lambda: bench.many(arguments.at_once)))
+        parts = (
+            ("commands", bench.exec),
+            ("time-outs", bench.time_outs),
+            ("starts", bench.starts),
+            ("at once", lambda: bench.many(arguments.at_once)),
+        )
         for name, part in parts:
             with console.status(f"{backend.name}: {name}"):
                 facts |= await part()
