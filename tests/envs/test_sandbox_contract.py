@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import tarfile
 import time
@@ -132,6 +133,37 @@ def test_small_cap(kind: str) -> None:
         assert result.output.endswith(b"\n9999\n10000\n")
 
     in_sandbox(kind, test, output_bytes=5000)
+
+
+def test_a_cap_that_changes_after_the_start(kind: str) -> None:
+    async def test(box: Sandbox) -> None:
+        small = dataclasses.replace(box.spec.limits, output_bytes=3000)
+        box.adopt(dataclasses.replace(box.spec, limits=small))
+        for _ in range(2):
+            result = await box.exec("seq 1 2000; exit 4")
+            assert result.exit_code == 4
+            assert len(result.output) <= 3000
+            assert len(result.output) + result.truncated == len("".join(f"{i}\n" for i in range(1, 2001)))
+        assert (await box.exec("echo fine", last=True)).output == b"fine\n"
+        assert (await box.exec("echo all the same")).output == b"all the same\n"
+
+    in_sandbox(kind, test)
+
+
+def test_what_waits_for_the_next_command_may_be_killed(kind: str) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.exec("echo /proc/[0-9]* >/tmp/before")
+        # what is there now and was not then belongs to the next command
+        spare = 'read -r me _ </proc/self/stat; spare=" $(cat /tmp/before) /proc/$me "'
+        kill = 'for p in /proc/[0-9]*; do case $spare in *" $p "*) ;; *) kill -9 ${p#/proc/} && echo $p ;; esac; done'
+        for _ in range(3):
+            await box.exec(f"(sleep 0.3; {spare}; {kill}) >/tmp/killed 2>/dev/null &")
+            await asyncio.sleep(0.6)
+            result = await box.exec("echo works", timeout_s=10)
+            assert (result.exit_code, result.output) == (0, b"works\n")
+            assert (await box.get("/tmp/killed")).startswith(b"/proc/")
+
+    in_sandbox(kind, test)
 
 
 def test_files(kind: str) -> None:
