@@ -86,9 +86,18 @@ sub command {
     exit 126;
 }
 
+# full: a command failed and there is no room for another process: the next one could start, but do nothing.
+my $full = 0;
+sub room {
+    my $pid = child(sub { exit 0 });
+    waitpid($pid, 0) if defined $pid;
+    return defined $pid;
+}
+
 sub start {
     my ($seq, $head, $tail, $more, $told) = @_;
     reap();
+    if ($full) { $full = 0; return out(frame($seq, 'X', 'nofork')) }
     $run = $ready || prepare();
     undef $ready;
     return out(frame($seq, 'X', 'nofork')) unless $run;
@@ -158,19 +167,23 @@ sub collect {
     my $more = $run->{more};
     undef $run;
     $ready = prepare() if $more;
+    $full = 1 if $code != 0 and !room();
     return 1;
 }
 
 # others: what else is in the process table. What has ended and only waits to be collected is left out, unless other
-# threads of it go on.
+# threads of it go on; it is counted in $ghosts, for until init has collected it, it takes up room in the table.
+my $ghosts = 0;
 sub others {
     my @found;
+    $ghosts = 0;
     opendir(my $proc, '/proc') or return '?';
     for my $pid (grep { /^\d+$/ && $_ != 1 && $_ != $$ } readdir $proc) {
         open(my $file, '<', "/proc/$pid/stat") or next;
         my $line = <$file>;
         next unless defined $line and $line =~ /.*\) (\S)(?: \S+){16} (\d+)/s;
-        push @found, $pid unless $1 =~ /[ZX]/ and $2 < 2;
+        if ($1 =~ /[ZX]/ and $2 < 2) { $ghosts++ }
+        else { push @found, $pid }
     }
     return @found;
 }
@@ -179,12 +192,13 @@ sub others {
 # parent is to die. Answers what the process table still shows.
 sub stop {
     my ($seq, @left) = @_;
+    $full = 0;
     for my $try (1 .. 40) {
         kill 'KILL', -1;
         $run->{more} = 0 if $run;
         reap();
         collect() if $run;
-        last unless @left = others();
+        last unless (@left = others()) or $ghosts;
         select(undef, undef, undef, 0.0005 * $try);
     }
     out(frame($seq, 'S', @left));
