@@ -64,7 +64,9 @@ def rollout(
     sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
     tasks: Annotated[Optional[str], typer.Option(help="Your own rows: .jsonl, .json, .parquet, .csv.")] = None,  # noqa: UP045
     model: Annotated[Optional[str], typer.Option(help="Model folder, or demo.")] = None,  # noqa: UP045
-    run: Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/).")] = None,  # noqa: UP045
+    run: Annotated[
+        str | None, typer.Option(help="Run folder to make or continue (a name under runs/, or a path).")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Never continue an unfinished run.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and its arithmetic.")

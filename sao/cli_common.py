@@ -15,7 +15,7 @@ Set_ = Annotated[
     typer.Option("--set", "-s", help="Override: section.key=value. May be repeated.", metavar="KEY=VALUE"),
 ]
 Plain_ = Annotated[bool, typer.Option("--plain", help="No colours, no live view: plain lines.")]
-Run_ = Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/).")]  # noqa: UP045
+Run_ = Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/, or a path).")]  # noqa: UP045
 Model_ = Annotated[Optional[str], typer.Option(help="Model folder, or demo.")]  # noqa: UP045
 Sandbox_ = Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")]  # noqa: UP045
 

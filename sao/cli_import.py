@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         paths: Annotated[list[Path], typer.Argument(help="Trajectory files, or folders with them.")],
         run: Annotated[
             Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-            typer.Option(help="Run folder to make or add to (a name under runs/)."),
+            typer.Option(help="Run folder to make or add to (a name under runs/, or a path)."),
         ] = None,
         model: Annotated[str, typer.Option(help="Whose tokenizer makes the ids: a model folder, or demo.")] = "demo",
         plain: Plain_ = False,

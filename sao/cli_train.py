@@ -21,7 +21,7 @@ def train(
     model: Model_ = None,
     run: Run_ = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Never continue an unfinished run.")] = False,
-    score: Annotated[int, typer.Option(help="Held-out tasks scored before and after; 0: none.")] = 0,
+    score: Annotated[int, typer.Option(min=0, help="Held-out tasks scored before and after; 0: none.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and its plan.")] = False,
     plain: Plain_ = False,
 ) -> None:

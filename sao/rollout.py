@@ -46,7 +46,7 @@ from sao.backend import ready_sandboxes
 from sao.config import Config
 from sao.images import fetch_for_run
 from sao.paths import model_folder
-from sao.rundir import RunDir, open_run
+from sao.rundir import RunDir, open_run, shown_name
 from sao.view import RolloutView, Tally
 
 
@@ -227,7 +227,7 @@ def _print_end(
         console.print(f"[yellow]Stopped before the plan's end; {again}.[/yellow]")
     if report.given_up:
         console.print(f"[red]{len(report.given_up)} draws failed every attempt (see sao replay --list); {again}.[/red]")
-    console.print(f"trajectories: {folder.log}    look: sao replay {folder.path.name}", highlight=False)
+    console.print(f"trajectories: {folder.log}    look: sao replay {shown_name(folder.path)}", highlight=False)
 
 
 def describe_plan(config: Config, console: Console) -> None:

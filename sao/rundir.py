@@ -101,6 +101,15 @@ def find_run(name: str) -> Path:
     raise UserError(f"No run {name!r}: neither {runs_folder() / name} nor {name} holds a config.toml.")
 
 
+def shown_name(path: Path) -> str:
+    """What `find_run` finds this folder by: its name under runs/, else its path."""
+    path = path.resolve()
+    try:
+        return str(path.relative_to(runs_folder().resolve()))
+    except ValueError:
+        return str(path)
+
+
 def read_config(path: Path) -> Config:
     """The resolved configuration that a run folder was made with."""
     file = path / "config.toml"

@@ -104,7 +104,13 @@ class Side:
 def train(config: Config, console: Console, *, run: str | None = None, fresh: bool = False, score: int = 0) -> int:
     """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
     config = for_training(config)
+    config.train.resolved_step()  # an unknown control is refused before there is a folder
     parts = parts_of(config)
+    if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
+        raise UserError(
+            f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "
+            "pretrain-value`, or leave it out: train.value_episodes then makes one for the run."
+        )
     # Other training settings are another run: a checkpoint is only loaded under its own.
     origin = {**parts.origin, "training": config.train.settings_hash()}
     folder = open_run(config, run, fresh=fresh, origin=origin)

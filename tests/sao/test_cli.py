@@ -111,6 +111,25 @@ def test_bad_input_is_one_paragraph_before_anything_starts(
     assert not runs.exists(), "nothing was started"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--critic", "nowhere"], "train.critic: nowhere holds no critic"),
+        (["--model", "nowhere"], "No model at nowhere"),
+        (["--control", "nothing"], "control 'nothing' is unknown"),
+        (["--set", "agent.temperature=0.5"], "temperature 1 only"),
+    ],
+)
+def test_bad_input_of_training_starts_nothing(
+    runs: Path, refusals: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    code, said = sao("train", "--plain", *words, capsys=capsys)
+    assert code == 2
+    assert expected in said
+    assert "Traceback" not in said
+    assert not runs.exists(), "nothing was started"
+
+
 def test_no_engine_although_asked_for(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sao.config import load_config
 from sao.paths import UserError
-from sao.rundir import find_run, open_run, read_config
+from sao.rundir import find_run, open_run, read_config, shown_name
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +86,11 @@ def test_a_damaged_run_configuration_is_named(runs: Path) -> None:
     (runs / "mine" / "config.toml").write_text("name = ")
     with pytest.raises(UserError, match=r"mine/config\.toml cannot be read"):
         open_run(load_config("demo"), "mine")
+
+
+def test_a_folder_is_found_by_the_name_that_is_shown(runs: Path, tmp_path: Path) -> None:
+    for run in (None, "named", str(runs / "named" / "frozen"), str(tmp_path / "elsewhere")):
+        folder = open_run(load_config("demo"), run)
+        folder.close()
+        assert find_run(shown_name(folder.path)).resolve() == folder.path.resolve()
+    assert shown_name(runs / "named" / "frozen") == "named/frozen"
