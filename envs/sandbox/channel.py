@@ -38,7 +38,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from envs.sandbox.channel_text import RS, Helpers, channel_script, check_env, exports, quote, remember
+from envs.sandbox.channel_text import RS, Helpers, channel_script, check_env, exports, may_teach, quote, remember
 from envs.sandbox.contract import ExecResult, OutOfMemory, SandboxDead, SandboxError, SandboxSpec
 from envs.sandbox.request import Request
 
@@ -79,14 +79,15 @@ class Channel:
         self._filters: dict[int, str] = {}
         """By seq, the process number of each filter that may still pass output on."""
         self._dirty = self._cut = False
-        self._image = ""
+        self._learns: str | None = None
+        """The image of which the first answer tells whether the helper works there."""
         self.up = False
         self.dead = False
 
     def script(self, limits: str = "", *, image: str = "", helpers: Helpers = Helpers.WHERE_PRESENT) -> bytes:
         """The text for the sandbox's `sh`; `limits` is further shell text, run before anything else starts. `image`:
         what the sandbox is made from; what is known of one holds for the next."""
-        self._image = image
+        self._learns = image if may_teach(self.spec, helpers) else None
         return channel_script(self.spec, self.nonce, limits, image=image, helpers=helpers)
 
     # -- from the sandbox
@@ -123,7 +124,8 @@ class Channel:
     def _frame(self, seq: int, kind: str, words: list[str], length: int) -> None:
         if kind == "R":
             self.up, self.helper = True, bool(words)
-            remember(self._image, self.helper)
+            if self._learns is not None:
+                remember(self._learns, self.helper)
         elif kind in "SF":
             self._answers[seq] = (kind, words)
         else:

@@ -52,12 +52,17 @@ def remember(image: str, helper: bool) -> None:
     _known[image] = helper
 
 
+def may_teach(spec: SandboxSpec, helpers: Helpers) -> bool:
+    """Whether a sandbox without the helper says anything of its image."""
+    return helpers is Helpers.WHERE_PRESENT and not any(name in spec.env for name in _STEERED_BY)
+
+
 def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, helpers: Helpers) -> bytes:
     """See Channel.script."""
     start, shell = _part("channel.sh").split("@HELPER@\n")
     helper = f"exec perl - 4<&0 <<'{nonce}'\n{_part('channel.pl')}{nonce}\n"
     known = _known.get(image)
-    if helpers is Helpers.NEVER or known is False or any(name in spec.env for name in _STEERED_BY):
+    if known is False or not may_teach(spec, helpers):
         text = start + shell
     elif known:
         text = f"{start}{{\n{helper}}}\n"

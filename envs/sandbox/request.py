@@ -68,7 +68,9 @@ class Request:
             if not missing:
                 whole = head + tail
                 head, tail = whole[: cap // 2], whole[cap // 2 :]
-            keep = max(0, cap - len(head))
+            missing += max(0, len(head) - cap)  # one read of the head may be more than a small cap
+            head = head[:cap]
+            keep = cap - len(head)
             missing += max(0, len(tail) - keep)
             tail = tail[len(tail) - keep :] if keep < len(tail) else tail
         code = TIMED_OUT_CODE if timed_out else (137 if self.code is None else self.code)

@@ -144,6 +144,13 @@ def test_a_cap_that_changes_after_the_start(kind: str) -> None:
             assert result.exit_code == 4
             assert len(result.output) <= 3000
             assert len(result.output) + result.truncated == len("".join(f"{i}\n" for i in range(1, 2001)))
+        box.adopt(dataclasses.replace(box.spec, limits=dataclasses.replace(small, output_bytes=10)))
+        result = await box.exec("printf 0123456789abcdef; echo ghij")
+        assert len(result.output) <= 10
+        assert len(result.output) + result.truncated == 21
+        assert b"0123456789abcdefghij\n".startswith(result.output[: result.cut_at])
+        assert b"0123456789abcdefghij\n".endswith(result.output[result.cut_at :])
+        box.adopt(dataclasses.replace(box.spec, limits=small))
         assert (await box.exec("echo fine", last=True)).output == b"fine\n"
         assert (await box.exec("echo all the same")).output == b"all the same\n"
 

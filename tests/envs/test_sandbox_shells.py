@@ -14,7 +14,7 @@ import pytest
 from envs.sandbox import SandboxSpec
 from envs.sandbox.channel_text import Helpers
 from envs.sandbox.contract import Sandbox
-from envs.sandbox.embedded import EmbeddedBackend
+from envs.sandbox.embedded import EmbeddedBackend, EmbeddedSandbox
 from tests.envs.busybox import import_busybox
 from tests.envs.sandbox_support import make, processes, spec
 from tests.envs.test_sandbox_contract import ODD_COMMANDS
@@ -87,3 +87,19 @@ def test_an_image_of_busybox_alone() -> None:
     finally:
         client.remove_image(name)
         client.close()
+
+
+def test_one_that_may_not_use_the_helper_teaches_nothing() -> None:
+    async def main() -> None:
+        for helpers, expected in ((Helpers.NEVER, False), (Helpers.WHERE_PRESENT, shutil.which("perl") is not None)):
+            backend = EmbeddedBackend("teaching", helpers=helpers)
+            async with await backend.start(spec()) as box:
+                assert isinstance(box, EmbeddedSandbox)
+                assert box.channel.helper is expected
+            async with await backend.start(spec(env={"PERL_UNICODE": "SDA"})) as box:
+                assert isinstance(box, EmbeddedSandbox)
+                assert not box.channel.helper
+                assert (await box.exec("printf '\\377'")).output == b"\xff"
+            await backend.close()
+
+    asyncio.run(main())
