@@ -161,9 +161,10 @@ class PrivateEngine:
             if str(self.folder) in line.split()[1]:
                 subprocess.run(["umount", "-l", line.split()[1]], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
-        for folder in sorted(Path("/sys/fs/cgroup").glob(f"*{self.groups}"), reverse=True):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        for group in Path("/sys/fs/cgroup").glob(f"*{self.groups}"):
+            for folder, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):  # the machine's next start has none of them
+                    os.rmdir(folder)
 
 
 def _name(pid: int) -> str:
