@@ -122,8 +122,9 @@ def test_replaced_tools_are_the_agents_doing(monkeypatch: pytest.MonkeyPatch, to
 def test_a_machine_that_is_too_slow_is_no_agents_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worktree, "COLLECT_TIMEOUT_S", 0.0001)
     monkeypatch.setattr(worktree, "_AT_ONCE_S", 0.0)
+    many = "i=0; while [ $i -lt 3000 ]; do : >f$i; i=$((i + 1)); done"  # longer to read than any hiccup of the driver
     with pytest.raises(EnvironmentFault, match="did not end within"):
-        episode(shell(FIX))
+        episode(shell(f"{FIX}; {many}"))
 
 
 def built(folder: Path) -> tuple[Path, str]:
