@@ -234,6 +234,13 @@ def test_docker_settings() -> None:
             assert host["Memory"] == host["MemorySwap"] == 1 << 30
             assert (host["PidsLimit"], host["NanoCpus"], host["CapDrop"]) == (33, 500_000_000, ["ALL"])
             assert host["SecurityOpt"] == ["no-new-privileges:true"]
+            assert facts["Config"]["NetworkDisabled"]
+            # Loopback alone, and it is of use: the engine, which has no part in it, would have written its name.
+            devices = await box.exec("tail -n +3 /proc/net/dev | cut -d: -f1; cat /etc/resolv.conf 2>/dev/null; true")
+            assert devices.text.split() == ["lo"]
+            server = "import socket; s = socket.create_server(('localhost', 0)); c = socket.create_connection"
+            talk = f"{server}(s.getsockname()); print(socket.gethostbyname(socket.gethostname()))"
+            assert (await box.exec(f'python3 -c "{talk}"')).output == b"127.0.0.1\n"
             assert host["LogConfig"]["Type"] == "none"
             assert facts["Config"]["StdinOnce"]
             assert facts["Mounts"] == []
