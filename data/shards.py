@@ -11,7 +11,6 @@ pyarrow 26 dies of SIGABRT now and then (6 of 25 short scripts on two busy cores
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.arrow import FORMAT, FORMAT_VERSION, POSITION, SCHEMA, RowError, from_batch, numbers
-from data.atomic import fsync_directory
+from data.atomic import replacing
 from data.log_report import LogCorrupt, LogFormatError
 from data.trajectory import Trajectory
 
@@ -36,18 +35,8 @@ def write(path: Path, positions: Sequence[int], rows: Sequence[pa.RecordBatch]) 
     """Write one-row batches as a shard; durable on return, nothing left behind on failure. Raises OSError."""
     table = pa.Table.from_batches(rows, SCHEMA)
     table = table.add_column(0, _SHARD_SCHEMA.field(0), numbers(pa.int64(), positions)).cast(_SHARD_SCHEMA)
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        with open(temporary, "wb") as file:
-            pq.write_table(table, file, row_group_size=_ROW_GROUP, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    fsync_directory(path.parent)
+    with replacing(path) as file:
+        pq.write_table(table, file, row_group_size=_ROW_GROUP, compression="zstd")
 
 
 def read(path: Path, position: int = 0) -> Iterator[tuple[int, Trajectory | RowError]]:
