@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from envs.images.store import ImageStore
 from envs.sandbox.contract import ImageMissing, Sandbox, SandboxBackend, SandboxSpec
-from envs.sandbox.owner import Found
+from envs.sandbox.wrapped import WrappedBackend
 
 _TRIES = 3
 """An image may be removed by hand between its pull and the start."""
 
 
-class FetchingBackend(SandboxBackend):
-    """Takes backend and store over: closing it closes both."""
+class FetchingBackend(WrappedBackend):
+    """Takes the store over as well: closing it closes both."""
 
     def __init__(self, backend: SandboxBackend, store: ImageStore) -> None:
-        self.backend, self.store = backend, store
-        self.name, self.run_id = backend.name, backend.run_id
-
-    async def check(self) -> None:
-        await self.backend.check()
+        super().__init__(backend)
+        self.store = store
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.store.open()
@@ -43,18 +40,6 @@ class FetchingBackend(SandboxBackend):
                         raise
         raise AssertionError("unreachable")
 
-    async def survey(self) -> list[Found]:
-        return await self.backend.survey()
-
-    async def reap(self) -> list[str]:
-        return await self.backend.reap()
-
-    async def keep_state(self, sandbox: Sandbox) -> str:
-        return await self.backend.keep_state(sandbox)
-
-    async def drop_state(self, state: str) -> None:
-        await self.backend.drop_state(state)
-
     async def close(self) -> None:
         await self.store.close()
-        await self.backend.close()
+        await super().close()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxDead, SandboxSpec
-from envs.sandbox.owner import Found
+from envs.sandbox.wrapped import WrappedBackend
 
 log = logging.getLogger(__name__)
 STOCKING_AT_ONCE = max(2, (os.cpu_count() or 1) // 4)
@@ -88,21 +88,17 @@ class _Shelf:
         return max(0, self.starting - len(self.waiting))
 
 
-class SandboxPool(SandboxBackend):
-    """See the module. Takes the backend over: closing the pool closes it."""
+class SandboxPool(WrappedBackend):
+    """See the module."""
 
     def __init__(self, backend: SandboxBackend, settings: PoolSettings | None = None) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.settings = settings or PoolSettings()
-        self.name, self.run_id = backend.name, backend.run_id
         self._shelves: dict[Hashable, _Shelf] = {}
         self._starts: set[asyncio.Task[None]] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
         self._closed = False
-
-    async def check(self) -> None:
-        await self.backend.check()
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         if self._closed:
@@ -255,22 +251,11 @@ class SandboxPool(SandboxBackend):
     def _discard(self, ready: _Ready) -> None:
         _spawn(ready.sandbox.close(), self._ends)
 
-    # -- the rest is the backend's
-
-    async def survey(self) -> list[Found]:
-        return await self.backend.survey()
-
-    async def reap(self) -> list[str]:
-        return await self.backend.reap()
-
-    async def keep_state(self, sandbox: Sandbox) -> str:
-        return await self.backend.keep_state(sandbox)
-
     async def drop_state(self, state: str) -> None:
         for kind in [kind for kind, shelf in self._shelves.items() if shelf.spec.state == state]:
             for ready in self._shelves.pop(kind).ready:
                 await ready.sandbox.close()
-        await self.backend.drop_state(state)
+        await super().drop_state(state)
 
     async def close(self) -> None:
         self._closed = True
@@ -287,7 +272,7 @@ class SandboxPool(SandboxBackend):
             task.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*self._ends)
-        await self.backend.close()
+        await super().close()
 
 
 def _spawn(work: Coroutine[Any, Any, None], kept: set[asyncio.Task[None]]) -> None:
