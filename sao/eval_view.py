@@ -6,52 +6,29 @@ import time
 from collections import Counter
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from eval.statistics import wilson_interval
 from eval.swebench.grade import Progress as Graded
 from eval.swebench.outcome import Verdict
+from sao.live import LiveView, progress_bar
 
-QUIET_LINE_EVERY_S = 10.0
 _STYLE = {Verdict.RESOLVED: "green", Verdict.UNRESOLVED: "yellow", Verdict.EMPTY: "dim", Verdict.ERROR: "red"}
 
 
-class GradingView:
-    """Context manager; `observe` is the grader's observer."""
+class GradingView(LiveView):
+    """`observe` is the grader's observer."""
 
     def __init__(self, console: Console, total: int, title: str) -> None:
-        self.console, self.title, self._total = console, title, total
+        super().__init__(console)
+        self.title, self._total = title, total
         self.counts: Counter[str] = Counter()
         self.reused = self.suspicious = self.done = 0
         self._running: dict[tuple[str, str], float] = {}
         self._last: list[str] = []
-        self._last_line = time.monotonic()
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
+        self._bar = progress_bar(console)
         self._task = self._bar.add_task("graded", total=total)
-        self._live: Live | None = None
-
-    def __enter__(self) -> GradingView:
-        if self.console.is_terminal:
-            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4)
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        else:
-            self._print_line()
 
     def observe(self, progress: Graded) -> None:
         key = progress.instance_id, progress.model
@@ -69,8 +46,7 @@ class GradingView:
             flags = f" · {escape(str(graded.suspicious[0]))}" if graded.suspicious else ""
             what = f"[{_STYLE[graded.verdict]}]{graded.error or graded.verdict}[/] {escape(graded.instance_id)}"
             self._last = [*self._last[-4:], f"{what} [dim]{graded.seconds:.1f} s{flags}[/dim]"]
-        if self._live is None and time.monotonic() - self._last_line >= QUIET_LINE_EVERY_S:
-            self._print_line()
+        self.tick()
 
     def _summary(self) -> str:
         graded = self.done
@@ -78,15 +54,13 @@ class GradingView:
         rate = f"{100 * self.counts['resolved'] / graded:.1f} % [{100 * low:.1f}, {100 * high:.1f}]" if graded else "—"
         return f"resolved {rate} · " + " · ".join(f"{name} {count}" for name, count in self.counts.most_common())
 
-    def _print_line(self) -> None:
-        self._last_line = time.monotonic()
-        self.console.print(
+    def line(self) -> str:
+        return (
             f"{self.done}/{self._total} graded ({self.reused} stood already) · {self._summary()} · "
-            f"{self.suspicious} suspicious",
-            highlight=False,
+            f"{self.suspicious} suspicious"
         )
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         running = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for (name, _), since in list(self._running.items())[:8]:

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from sao.live import LiveView
 from sao.train_files import HELDOUT, ROLLOUTS, read_json, read_lines
 from trainer.metrics import read_metrics
 from trainer.paths import TrainerPaths
 
 _BARS = "▁▂▃▄▅▆▇█"
-_LINE_EVERY_S = 15.0
 _REREAD_S = 1.0
 
 
@@ -50,44 +49,32 @@ def sparkline(values: Sequence[float | None], width: int = 40, low: float = 0.0,
     return "".join(_BARS[round(level * (len(_BARS) - 1))] for level in levels)
 
 
-class TrainView:
-    """Context manager; call `update` often, `note` for what must be seen."""
+class TrainView(LiveView):
+    """Call `update` often, `note` for what must be seen."""
 
     def __init__(self, console: Console, run: Path) -> None:
-        self.console, self.run = console, run
+        super().__init__(console)
+        self.run = run
         self._notes: list[str] = []
         self._read_at = 0.0
         self._metrics: list[dict[str, Any]] = []
         self._trainer: dict[str, Any] = {}
         self._rollouts: dict[str, Any] = {}
         self._heldout: list[dict[str, Any]] = []
-        self._live: Live | None = None
-        self._last_line = 0.0
-        self._said_step = -1
 
-    def __enter__(self) -> TrainView:
-        if self.console.is_terminal:
-            self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc: Any) -> None:
         self._read_at = 0.0
         self._reread()
-        if self._live is not None:
-            self._live.stop()
-        else:
-            self._say_line()
+        super().__exit__(*exc)
 
     def note(self, text: str) -> None:
         self._notes.append(text)
-        if self._live is None:
+        if not self.redrawn:
             self.console.print(text, highlight=False, markup=False)
 
     def update(self) -> None:
         self._reread()
-        if self._live is None and time.monotonic() - self._last_line > _LINE_EVERY_S:
-            self._say_line()
+        self.tick()
 
     def _reread(self) -> None:
         if time.monotonic() - self._read_at < _REREAD_S:
@@ -102,10 +89,9 @@ class TrainView:
     def _recent(self, name: str, count: int = 10) -> float | None:
         return mean([line.get(name) for line in self._metrics[-count:]])
 
-    def _say_line(self) -> None:
-        self._last_line = time.monotonic()
+    def line(self) -> str:
         if not self._metrics:
-            return
+            return ""
         last = self._metrics[-1]
         parts = [
             f"step {last['step'] + 1}/{self._trainer.get('steps', '?')}",
@@ -117,7 +103,7 @@ class TrainView:
             f"idle trainer {share(self._trainer.get('idle_share'))} rollouts {share(self._rollouts.get('idle_share'))}",
             f"alarms {self._alarm_count()}",
         ]
-        self.console.print(" · ".join(parts), highlight=False)
+        return " · ".join(parts)
 
     def _heldout_text(self) -> str:
         if not self._heldout:

@@ -10,14 +10,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from data.trajectory import SpanKind, Status, Trajectory
 from eval.statistics import wilson_interval
-
-QUIET_LINE_EVERY_S = 10.0
+from sao.live import LiveView, progress_bar
 
 
 @dataclass
@@ -59,44 +56,20 @@ class Tally:
         return f"{self.passed / self.graded:.3f} [{low:.3f}, {high:.3f}] ({self.passed}/{self.graded})"
 
 
-class RolloutView:
-    """Context manager. `interactive` False prints plain lines (logs, CI)."""
-
+class RolloutView(LiveView):
     def __init__(self, console: Console, total: int, done: Tally, title: str) -> None:
-        self.console = console
+        super().__init__(console)
         self.title = title
         self.tally = done
         self._before = done.finished
         self._tokens_before = done.action_tokens
         self._began = time.monotonic()
-        self._last_line = self._began
         self._running: dict[str, tuple[str, int, float]] = {}
         self._retries = 0
         self._note = ""
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
+        self._bar = progress_bar(console)
         self._bar_task = self._bar.add_task("episodes", total=total, completed=done.graded + done.cut)
         self._total = total
-        self._live: Live | None = None
-
-    def __enter__(self) -> RolloutView:
-        if self.console.is_terminal:
-            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4)
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        else:
-            self._print_line()
 
     def started(self, episode_id: str, task_id: str) -> None:
         self._running[episode_id] = (task_id, 0, time.monotonic())
@@ -111,8 +84,7 @@ class RolloutView:
         self.tally.add(trajectory)
         if trajectory.outcome.status is not Status.INFRA_ERROR:
             self._bar.advance(self._bar_task)
-        if self._live is None and time.monotonic() - self._last_line >= QUIET_LINE_EVERY_S:
-            self._print_line()
+        self.tick()
 
     def retried(self, draw: int, why: str) -> None:
         self._retries += 1
@@ -120,7 +92,7 @@ class RolloutView:
 
     def note(self, text: str) -> None:
         self._note = text
-        if self._live is None:
+        if not self.redrawn:
             self.console.print(text, highlight=False)
 
     def episodes_per_minute(self) -> float:
@@ -131,16 +103,14 @@ class RolloutView:
         elapsed = time.monotonic() - self._began
         return (self.tally.action_tokens - self._tokens_before) / elapsed if elapsed > 0 else 0.0
 
-    def _print_line(self) -> None:
-        self._last_line = time.monotonic()
-        self.console.print(
+    def line(self) -> str:
+        return (
             f"{self.tally.finished}/{self._total} episodes · pass {self.tally.pass_rate()} · "
             f"{self.episodes_per_minute():.0f}/min · {self.action_tokens_per_s():.0f} action tokens/s · "
-            f"{self.tally.infra_errors} infrastructure errors",
-            highlight=False,
+            f"{self.tally.infra_errors} infrastructure errors"
         )
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim")
         table.add_column()
