@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +27,8 @@ from agent.parsers.marks import Mark, split
 from agent.parsers.tagged import typed
 from benchmarks.fuzz_parsers import FORMATS, TOOLS, Fuzz
 from envs.environment import ToolCall
+from tests.shared_data import need_shared
 
-SHARED = Path(os.environ.get("SAO_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 BY_NAME = {form.name: form for form in FORMATS}
 HARD = [
     "}{",
@@ -196,9 +194,7 @@ def test_fences_inside_here_documents_are_text() -> None:
 
 def test_real_turns_of_mini_swe_agent_give_their_commands() -> None:
     """Every well-formed turn of the 27 real trajectories, against the plain search for its one block."""
-    folder = SHARED / "trajectories"
-    if not folder.is_dir():
-        pytest.skip(f"NOT RUN: no real trajectories at {folder}; set SAO_SHARED_DATA")
+    folder = need_shared("trajectories")
     checked = refused = 0
     for file in sorted(folder.glob("*.traj.json.gz")):
         for message in json.loads(gzip.decompress(file.read_bytes()))["messages"]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from data.foreign import ALWAYS_LACKS, ForeignError, read_foreign
+from tests.shared_data import need_shared
 
-SHARED = Path(os.environ.get("SAO_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 MESSAGES = [
     {"role": "system", "content": "You fix bugs."},
     {"role": "user", "content": "total() is wrong."},
@@ -118,12 +117,8 @@ def test_files_that_are_none_are_refused_by_name(tmp_path, content: bytes, words
         read_foreign(tmp_path / "absent")
 
 
-@pytest.mark.skipif(
-    not (SHARED / "trajectories").is_dir(),
-    reason=f"no real trajectories at {SHARED}: set SAO_SHARED_DATA to check them",
-)
 def test_all_real_files_are_read() -> None:
-    runs = {path.name: read_foreign(path) for path in sorted((SHARED / "trajectories").glob("*.traj*"))}
+    runs = {path.name: read_foreign(path) for path in sorted(need_shared("trajectories").glob("*.traj*"))}
     assert len(runs) == 31
     assert sum(run.is_benchmark for run in runs.values()) == 30
     for name, run in runs.items():

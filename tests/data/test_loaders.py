@@ -13,9 +13,9 @@ import pytest
 
 from data.loaders import load_tasks
 from data.task import TaskError
+from tests.shared_data import need_shared
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("SAO_SHARED_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -222,35 +222,28 @@ def test_generated_rows_survive_a_file(tmp_path: Path) -> None:
 
 # -- real rows --------------------------------------------------------------------------------------------------------
 
-needs_shared = pytest.mark.skipif(
-    not (SHARED / "swe").is_dir(), reason=f"no real SWE-bench rows at {SHARED}: set SAO_SHARED_DATA to check them"
-)
 
-
-@needs_shared
 def test_real_legacy_and_current_rows_agree() -> None:
-    legacy = load_tasks("verified", "test", SHARED / "swe" / "verified_mini50.jsonl")
-    current = load_tasks("verified", "test", SHARED / "swe" / "verified_mini50_v5.jsonl")
+    legacy = load_tasks("verified", "test", need_shared("swe", "verified_mini50.jsonl"))
+    current = load_tasks("verified", "test", need_shared("swe", "verified_mini50_v5.jsonl"))
     assert len(legacy) == len(current) == 50
     for one, other in zip(legacy, current, strict=True):
         assert one.row.items() <= other.row.items()
         assert {"image", "eval_script", "log_parser", "eval_type"} <= set(other.row) - set(one.row)
-    with open(SHARED / "swe" / "verified_mini50_v5.jsonl") as file:
+    with open(need_shared("swe", "verified_mini50_v5.jsonl")) as file:
         raw = [json.loads(line) for line in file]
     for task, source in zip(current, raw, strict=True):
         assert {**task.row, "created_at": ""} == {**source, "created_at": ""}  # to the byte, patches too
 
 
-@needs_shared
 def test_a_real_set_with_a_row_that_comes_twice() -> None:
-    path = SHARED / "swe" / "sweagent_swe-bench-dev-easy.json"
+    path = need_shared("swe", "sweagent_swe-bench-dev-easy.json")
     assert len(load_tasks("dev", "dev", path, limit=3)) == 3
     with pytest.raises(TaskError, match="row 3: instance_id pylint-dev__astroid-1268 comes twice"):
         load_tasks("dev", "dev", path)
 
 
-@needs_shared
 def test_the_real_toy_row() -> None:
-    (task,) = load_tasks("toy", "test", SHARED / "swe" / "toy" / "toy_calc_v5.jsonl")
+    (task,) = load_tasks("toy", "test", need_shared("swe", "toy", "toy_calc_v5.jsonl"))
     assert task.row["FAIL_TO_PASS"] == ["test_calc.py::test_add"]
     assert (Path(task.base_dir) / "testbed.bundle").is_file()

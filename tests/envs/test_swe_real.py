@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
-import os
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +14,7 @@ from envs.environment import Grade
 from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, grade_patch, read_row, validate
 from tests.envs.swe_support import call, run
-
-DATA = Path(os.environ.get("SAO_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+from tests.shared_data import need_shared
 
 
 async def fix_by_tools(task: Task, backend: SandboxBackend, new: str) -> Grade:
@@ -60,9 +57,7 @@ def test_a_real_project_docker(real: Task) -> None:
 
 def test_the_offline_swebench_row() -> None:
     """Its image is not here; its repository, patches, eval script and log format are SWE-bench's own."""
-    rows = DATA / "swe" / "toy" / "toy_calc_v5.jsonl"
-    if not rows.exists():
-        pytest.skip(f"TOY ROW NOT RUN: no {rows} (set SAO_TEST_DATA)")
+    rows = need_shared("swe", "toy", "toy_calc_v5.jsonl")
     if importlib.util.find_spec("pytest") is None:
         pytest.skip("TOY ROW NOT RUN: its eval script needs pytest in the sandbox")
     task = load_tasks("toy", "test", rows)[0]

@@ -17,7 +17,7 @@ from eval.swebench.guard_patch import patch_findings
 from eval.swebench.predictions import read_predictions
 from eval.swebench.rows import HarnessRow, harness_row, harness_rows
 from tests.eval.small import F2P, GOLD, P2P, eval_script, hidden_patch, small_row, small_task
-from tests.eval.toy import SHARED, need_shared
+from tests.shared_data import need_shared
 
 SCRIPT = eval_script(hidden_patch("test_add = True\n"), "python3 -m pytest -rA tests/test_a.py")
 
@@ -116,8 +116,8 @@ def test_files_that_the_eval_script_starts_or_reads() -> None:
 def test_real_patches_rarely_raise_one() -> None:
     """500 patches of one model on SWE-bench Verified; for 50 of them the rows are here too."""
     rows = {row.instance_id: row for row in harness_rows(
-        load_tasks("v", "test", need_shared(SHARED / "swe" / "verified_mini50_v5.jsonl")))}  # fmt: skip
-    given = read_predictions(SHARED / "swe" / "verified500_preds_gemini3pro.jsonl.gz")
+        load_tasks("v", "test", need_shared("swe", "verified_mini50_v5.jsonl")))}  # fmt: skip
+    given = read_predictions(need_shared("swe", "verified500_preds_gemini3pro.jsonl.gz"))
     raised = {}
     for name, prediction in given.items():
         row = rows.get(name)

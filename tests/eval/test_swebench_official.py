@@ -22,7 +22,8 @@ from eval.swebench.predictions import Prediction
 from eval.swebench.report import run_report
 from eval.swebench.resolve import resolves
 from tests.eval.small import F2P, GOLD, P2P, diff, grade_small, small_row
-from tests.eval.toy import SHARED, need_shared, toy_task
+from tests.eval.toy import toy_task
+from tests.shared_data import need_shared
 
 pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
 
@@ -30,7 +31,7 @@ pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` i
 def test_all_real_reports_get_their_own_flag() -> None:
     """500 reports of SWE-bench Verified, 371 resolved."""
     counts = {True: 0, False: 0}
-    with gzip.open(need_shared(SHARED / "swe" / "verified500_reports_gemini3pro.jsonl.gz"), "rt") as file:
+    with gzip.open(need_shared("swe", "verified500_reports_gemini3pro.jsonl.gz"), "rt") as file:
         for line in file:
             ((name, report),) = json.loads(line).items()
             assert resolves(report["tests_status"]) is report["resolved"], name

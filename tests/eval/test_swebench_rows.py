@@ -17,13 +17,13 @@ from eval.swebench.predictions import Prediction, read_predictions, write_predic
 from eval.swebench.rows import choose, harness_row, harness_rows, image_name, stored_rows
 from eval.swebench.store import resume_key
 from tests.eval.small import small_row, small_task
-from tests.eval.toy import SHARED, need_shared
+from tests.shared_data import need_shared
 
 
 def test_legacy_rows_become_current_ones() -> None:
     """All 50 real rows: the image by the naming rule, the rest from the stored rows."""
-    old = load_tasks("old", "test", need_shared(SHARED / "swe" / "verified_mini50.jsonl"))
-    new = need_shared(SHARED / "swe" / "verified_mini50_v5.jsonl")
+    old = load_tasks("old", "test", need_shared("swe", "verified_mini50.jsonl"))
+    new = need_shared("swe", "verified_mini50_v5.jsonl")
     stored = stored_rows(new)
     made = harness_rows(old, stored)
     wanted = harness_rows(load_tasks("new", "test", new))
@@ -113,7 +113,7 @@ def test_bytes_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_real_predictions_are_read() -> None:
-    found = read_predictions(need_shared(SHARED / "swe" / "verified500_preds_gemini3pro.jsonl.gz"))
+    found = read_predictions(need_shared("swe", "verified500_preds_gemini3pro.jsonl.gz"))
     assert len(found) == 500
     assert sum(each.empty for each in found.values()) == 1
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
-import os
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from data.loaders import load_tasks
 from data.task import Task
 from tests.conftest import BASE_IMAGE
+from tests.shared_data import SHARED, need_shared
 
-SHARED = Path(os.environ.get("SAO_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 TOY = SHARED / "swe" / "toy"
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 LIBRARY = "usr/local/lib/python3.11/dist-packages"
@@ -30,14 +27,8 @@ ACTIVATE = "conda() { :; }\n"
 VERSION = "2"
 
 
-def need_shared(path: Path) -> Path:
-    if not path.exists():
-        pytest.skip(f"REAL DATA NOT CHECKED: no {path} (set SAO_SHARED_DATA)")
-    return path
-
-
 def toy_task() -> Task:
-    return load_tasks("toy", "test", need_shared(TOY / "toy_calc_v5.jsonl"))[0]
+    return load_tasks("toy", "test", need_shared("swe", "toy", "toy_calc_v5.jsonl"))[0]
 
 
 def toy_image() -> str:

@@ -17,7 +17,8 @@ from sao.config import load_config
 from sao.errors import exit_code_and_text
 from sao.paths import UserError
 from sao.rundir import open_run
-from tests.data.test_foreign import MESSAGES, MINI, SHARED, SWE
+from tests.data.test_foreign import MESSAGES, MINI, SWE
+from tests.shared_data import need_shared
 
 
 @pytest.fixture
@@ -133,11 +134,8 @@ def test_refusals(runs, tmp_path) -> None:
         open_run(load_config("demo"), "theirs")
 
 
-@pytest.mark.skipif(
-    not (SHARED / "trajectories").is_dir(), reason=f"no real trajectories at {SHARED}: set SAO_SHARED_DATA"
-)
 def test_a_real_file_with_its_huge_observation(runs) -> None:
-    path = SHARED / "trajectories" / "psf__requests-1142.traj.json.gz"
+    path = need_shared("trajectories", "psf__requests-1142.traj.json.gz")
     assert "1 imported" in sao("import", path)
     (one,) = TrajectoryLog(runs / "imported-001" / "log").read()
     decode = load_tokenizer(runs / "imported-001" / "tokenizer").decode
