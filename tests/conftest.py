@@ -43,36 +43,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def real_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows file of a real project: more-itertools with one fix taken back. Needs the package index once."""
-    from data import real_task
-    from envs.swe.packing import pack_task
+    from data.real_task import DownloadFailed
+    from envs.swe.real import make_real_task
     from tests.envs.swe_support import run
 
-    cache_folder = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
-    try:
-        archive = real_task.download(cache_folder)
-    except real_task.DownloadFailed as error:
-        pytest.skip(f"REAL TASK NOT RUN: {error}")
-    folder = tmp_path_factory.mktemp("real")
-    repository = real_task.build_repository(archive, folder / "more-itertools")
-    assert repository.base == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
+    rows = tmp_path_factory.mktemp("real") / "rows.jsonl"
+    cache = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
 
     async def make(backend: SandboxBackend) -> None:
-        _, lists = await pack_task(
-            repository.folder,
-            base=repository.base,
-            fix=real_task.PATCH,
-            tests=real_task.TESTS,
-            test_command=real_task.TEST_COMMAND,
-            problem_statement=real_task.PROBLEM,
-            out=folder / "out" / "rows.jsonl",
-            backend=backend,
-            instance_id=real_task.INSTANCE_ID,
-        )
+        task, lists = await make_real_task(rows, cache, backend)
+        assert task.row["base_commit"] == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
         assert lists.fail_to_pass == ("tests.test_more.LastTests.test_reversed_is_none",)
         assert len(lists.pass_to_pass) == 14
 
-    run(make)
-    return folder / "out" / "rows.jsonl"
+    try:
+        run(make)
+    except DownloadFailed as error:
+        pytest.skip(f"REAL TASK NOT RUN: {error}")
+    return rows
 
 
 @pytest.fixture
