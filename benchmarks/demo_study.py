@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.atomic import write_atomically
 from data.micro_swe import constant_policy_rates
-from eval.statistics import wilson_interval
 from sao.plot import plot, smooth
 from sao.train_files import read_json
+from sao.train_report import rate_text
+from sao.train_view import mean
 from trainer.metrics import read_metrics
 from trainer.paths import TrainerPaths
 
@@ -85,7 +87,7 @@ class Study:
             words = ["eval", "micro-swe", *self.shared, "--model", model, "--split", split, "--tasks", str(tasks)]
             self.sao(*words, "--json", str(part), *options)
             found |= read_json(part)
-        target.write_text(json.dumps(found, indent=1) + "\n")
+        write_atomically(target, json.dumps(found, indent=1).encode() + b"\n")
 
     def critic(self, episodes: int) -> Path:
         target = self.folder / "critic"
@@ -97,7 +99,7 @@ class Study:
             shared = [part for part in self.shared if part not in ("--sandbox", self.arguments.sandbox)]
             self.sao("pretrain-value", str(self.folder / "frozen"), *shared, "--out", str(target))
             seconds = {"frozen episodes": played - began, "value pretraining": time.monotonic() - played}
-            (self.folder / "critic.json").write_text(json.dumps(seconds))
+            write_atomically(self.folder / "critic.json", json.dumps(seconds).encode())
         return target
 
     def run(self, run: Run) -> None:
@@ -128,24 +130,13 @@ def facts(folder: Path, run: Run) -> dict[str, Any] | None:
         "first": sum(rewards[:10]) / len(rewards[:10]),
         "last": sum(rewards[-10:]) / len(rewards[-10:]),
         "explained": sum(explained[-20:]) / len(explained[-20:]) if explained else None,
-        "rejected": mean(metrics, "rejected_share"),
-        "staleness": mean(metrics, "staleness_mean"),
+        "rejected": mean([line.get("rejected_share") for line in metrics]) or 0.0,
+        "staleness": mean([line.get("staleness_mean") for line in metrics]) or 0.0,
         "alarms": Counter(alarm["kind"] for line in metrics for alarm in line.get("alarms", ())),
         "dropped": metrics[-1].get("dropped") or {},
         "faults": summary["faults"],
         "curve": smooth([(float(line["step"]), float(line["reward"])) for line in metrics], 10),
     }
-
-
-def mean(metrics: Sequence[dict[str, Any]], name: str) -> float:
-    """Over the steps that have it: critic-only ones reject nothing."""
-    values = [line[name] for line in metrics if line.get(name) is not None]
-    return sum(values) / max(len(values), 1)
-
-
-def rate(score: dict[str, Any]) -> str:
-    low, high = wilson_interval(score["passed"], score["graded"])
-    return f"{score['rate']:.3f} [{low:.3f}, {high:.3f}] ({score['passed']}/{score['graded']})"
 
 
 def gap(before: dict[str, Any], after: dict[str, Any]) -> float:
@@ -170,7 +161,7 @@ def page(known: Sequence[dict[str, Any]], before: dict[str, Any], arguments: arg
         f"{arguments.sandbox or 'the configured'} sandboxes, sampled at temperature 1; scores on held-out task "
         "templates (and on a family of templates that training never shows), one episode a task, 95 % Wilson.",
         "",
-        f"Before: held-out {rate(before['heldout'])}, unseen family {rate(before['unseen'])}.",
+        f"Before: held-out {rate_text(before['heldout'])}, unseen family {rate_text(before['unseen'])}.",
         "",
         "| run | held-out after | lower bound after − upper bound before | unseen family after |",
         "|---|---|---|---|",
@@ -178,8 +169,8 @@ def page(known: Sequence[dict[str, Any]], before: dict[str, Any], arguments: arg
     for one in known:
         after = one["after"]
         lines.append(
-            f"| {one['run'].title} | {rate(after['heldout'])} | {gap(before['heldout'], after['heldout']):+.3f} | "
-            f"{rate(after['unseen'])} |"
+            f"| {one['run'].title} | {rate_text(after['heldout'])} | {gap(before['heldout'], after['heldout']):+.3f} | "
+            f"{rate_text(after['unseen'])} |"
         )
     lines += [
         "",

@@ -59,11 +59,11 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         before, after = scores.get(f"before/{split}"), scores.get(f"after/{split}")
         gain = f"{after['rate'] - before['rate']:+.3f}" if before and after else "—"
         temperature = (before or after or {})["temperature"]
-        rows.append((f"{split}, T = {temperature:g}", _rate(before), _rate(after), gain))
+        rows.append((f"{split}, T = {temperature:g}", rate_text(before), rate_text(after), gain))
     return rows
 
 
-def _rate(score: dict[str, Any] | None) -> str:
+def rate_text(score: dict[str, Any] | None) -> str:
     if not score:
         return "—"
     low, high = score["wilson_95"]
