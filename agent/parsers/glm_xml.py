@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent.parsers import Parsed, Tools, Unspeakable, tagged
-from agent.parsers.common import to_json
+from agent.parsers import Parsed, Tools, tagged
 from envs.environment import ToolCall
 
 SHAPE = "<tool_call>TOOL\n<arg_key>ARGUMENT</arg_key>\n<arg_value>value</arg_value>\n</tool_call>"
@@ -28,16 +27,9 @@ def parse(text: str, *, cut: bool = False, in_thought: bool = False, tools: Tool
 
 def spell(calls: Iterable[ToolCall], tools: Tools = ()) -> str:
     """Raises Unspeakable for a value that would not be read back the same."""
-    calls = tuple(calls)
-    if not calls:
-        raise Unspeakable("no calls")
-    text = "\n".join(
-        f"<tool_call>{call.name}\n"
-        + "".join(
-            f"<arg_key>{key}</arg_key>\n<arg_value>{value if isinstance(value, str) else to_json(value)}</arg_value>\n"
-            for key, value in call.arguments.items()
-        )
-        + "</tool_call>"
-        for call in calls
-    )
-    return tagged.spell_checked(calls, text, lambda written: parse(written, tools=tools))
+    return tagged.spell(GRAMMAR, calls, tools, _write)
+
+
+def _write(name: str, values: dict[str, str]) -> str:
+    pairs = (f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
+    return f"<tool_call>{name}\n{''.join(pairs)}</tool_call>"

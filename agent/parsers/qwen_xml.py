@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent.parsers import Parsed, Tools, Unspeakable, tagged
-from agent.parsers.common import to_json
+from agent.parsers import Parsed, Tools, tagged
 from envs.environment import ToolCall
 
 SHAPE = "<tool_call>\n<function=TOOL>\n<parameter=ARGUMENT>\nvalue\n</parameter>\n</function>\n</tool_call>"
@@ -28,17 +27,9 @@ def parse(text: str, *, cut: bool = False, in_thought: bool = False, tools: Tool
 
 def spell(calls: Iterable[ToolCall], tools: Tools = ()) -> str:
     """Raises Unspeakable for a value that would not be read back the same."""
-    calls = tuple(calls)
-    if not calls:
-        raise Unspeakable("no calls")
-    text = "\n".join(
-        f"<tool_call>\n<function={call.name}>\n"
-        + "".join(f"<parameter={key}>\n{_bare(value)}\n</parameter>\n" for key, value in call.arguments.items())
-        + "</function>\n</tool_call>"
-        for call in calls
-    )
-    return tagged.spell_checked(calls, text, lambda written: parse(written, tools=tools))
+    return tagged.spell(GRAMMAR, calls, tools, _write)
 
 
-def _bare(value: object) -> str:
-    return value if isinstance(value, str) else to_json(value)
+def _write(name: str, values: dict[str, str]) -> str:
+    pairs = (f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{''.join(pairs)}</function>\n</tool_call>"

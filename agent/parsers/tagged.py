@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.parsers import CallError, CallErrorKind, Parsed, Tools, Unspeakable
-from agent.parsers.common import after_thought, missing, skip_space, unclosed
+from agent.parsers.common import after_thought, missing, skip_space, to_json, unclosed
 from envs.environment import ToolCall
 
 
@@ -60,11 +60,24 @@ def parse(grammar: Grammar, text: str, cut: bool, in_thought: bool, tools: Tools
     return tuple(_call(grammar, name, pairs, types.get(name, {})) for name, pairs in reading.calls(start))
 
 
-def spell_checked(calls: Iterable[ToolCall], text: str, read: Callable[[str], Parsed]) -> str:
-    """`text`, when reading it gives the calls back. Raises Unspeakable."""
-    if read(text) != tuple(calls):
+def spell(
+    grammar: Grammar, calls: Iterable[ToolCall], tools: Tools, write: Callable[[str, dict[str, str]], str]
+) -> str:
+    """Calls as one turn, each by `write(name, bare values)`, read back to be sure.
+
+    Raises Unspeakable: no calls, or a value that would not be read back the same."""
+    calls = tuple(calls)
+    if not calls:
+        raise Unspeakable("no calls")
+    text = "\n".join(write(call.name, {key: _bare(value) for key, value in call.arguments.items()}) for call in calls)
+    if parse(grammar, text, False, False, tools) != calls:
         raise Unspeakable("this format has no escape for a value that holds its own closing tags")
     return text
+
+
+def _bare(value: object) -> str:
+    """As it stands between the tags: text as it is, the rest as JSON."""
+    return value if isinstance(value, str) else to_json(value)
 
 
 def argument_types(tools: Tools) -> dict[str, dict[str, str]]:
@@ -82,11 +95,11 @@ def typed(text: str, kind: str) -> Any:
     """A bare value as its schema's type. What does not read as that type stays text: the tool says so by name."""
     if kind in ("", "string"):
         return text
-    bare = text.strip()
+    stripped = text.strip()
     if kind == "boolean":
-        return {"true": True, "false": False}.get(bare.lower(), text)
+        return {"true": True, "false": False}.get(stripped.lower(), text)
     try:
-        value = json.loads(bare, parse_constant=lambda name: name)
+        value = json.loads(stripped, parse_constant=lambda name: name)
     except (ValueError, RecursionError):
         return text
     wanted: Mapping[str, tuple[type, ...]] = {
