@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from data.log import TrajectoryLog
-from data.trajectory import SpanKind, Status, Trajectory
+from data.trajectory import Span, SpanKind, Status, Trajectory
 from sao.config import Config
 from sao.paths import UserError
 from sao.rundir import find_run, read_config
@@ -115,15 +115,7 @@ def show(trajectory: Trajectory, decode: Callable[[list[int]], str], console: Co
         highlight=False,
     )
     for span in trajectory.spans:
-        head = f"turn {span.turn} {span.kind} · {len(span)} tokens"
-        if span.kind is SpanKind.ACTION:
-            part = slice(span.start, span.end)
-            versions = sorted({int(version) for version in trajectory.versions[part]})
-            head += f" · mean log-probability {trajectory.logprobs[part].mean():.3f} · version "
-            head += "–".join(str(version) for version in (versions[0], versions[-1])[: len(versions)])
-        elif span.kind is SpanKind.QUOTED:
-            head += " · written by another system's model, no log-probabilities"
-        console.print(Text(f"── {head}", style=f"bold {_STYLE[span.kind]}"))
+        console.print(Text(f"── {span_head(trajectory, span)}", style=f"bold {_STYLE[span.kind]}"))
         console.print(Text(decode(trajectory.tokens[span.start : span.end].tolist()), style=_STYLE[span.kind]))
     console.print(Rule("[bold]outcome[/bold]"))
     reward = "none" if outcome.reward is None else f"{outcome.reward:g}"
@@ -137,6 +129,19 @@ def show(trajectory: Trajectory, decode: Callable[[list[int]], str], console: Co
     times = " · ".join(f"{name} {value:.2f} s" for name, value in trajectory.timings.items() if name != "started_at")
     if times:
         console.print(Text(times, style="dim"))
+
+
+def span_head(trajectory: Trajectory, span: Span) -> str:
+    """Turn, kind, tokens; for an action its mean log-probability (nats per token) and policy version(s)."""
+    head = f"turn {span.turn} {span.kind} · {len(span)} tokens"
+    if span.kind is SpanKind.ACTION:
+        part = slice(span.start, span.end)
+        versions = sorted({int(version) for version in trajectory.versions[part]})
+        head += f" · mean log-probability {trajectory.logprobs[part].mean():.3f} · version "
+        head += "–".join(str(version) for version in (versions[0], versions[-1])[: len(versions)])
+    elif span.kind is SpanKind.QUOTED:
+        head += " · written by another system's model, no log-probabilities"
+    return head
 
 
 async def _execute(trajectory: Trajectory, tokenizer: Tokenizer, config: Config, kind: str, console: Console) -> int:

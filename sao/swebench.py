@@ -21,10 +21,12 @@ from rich.table import Table
 
 from data.loaders import load_tasks
 from eval.errors import EvalError
+from eval.page import Section
 from eval.swebench.execute import EvalLimits
 from eval.swebench.grade import Grader, GradeSettings
 from eval.swebench.official import Harness, harness_version
 from eval.swebench.outcome import Graded
+from eval.swebench.page import write_swebench_page
 from eval.swebench.predictions import Prediction, read_predictions
 from eval.swebench.report import run_report, scores, unknown_ids
 from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
@@ -112,6 +114,7 @@ async def _grade(
     settings: GradeSettings,
     folder: EvalFolder,
     label: str,
+    turns: Mapping[str, Sequence[Section]] | None = None,
 ) -> int:
     if unknown := unknown_ids([row.instance_id for row in rows], predictions):
         console.print(f"[yellow]{len(unknown)} predictions are for instances outside of this task set: not graded[/]")
@@ -134,7 +137,9 @@ async def _grade(
     folder.write_json("report.json", report)
     folder.write_json(f"{model.replace('/', '__')}.{folder.name}.json", report)  # under its official name too
     folder.write_json("scores.json", scores(rows, graded, f"{folder.name} ({model})"))
+    page = write_swebench_page(folder, report, predictions, graded, turns)
     show_report(console, report, graded, folder.path)
+    console.print(f"page: {page}", highlight=False)
     return int(any(not each.about_model for each in graded.values()))
 
 
@@ -229,8 +234,9 @@ def run_agent(
 ) -> int:
     """The model works on every row; each patch is graded as its episode ends; then the report."""
     from agent.presets import load_preset
+    from agent.tokenizer import load_tokenizer
     from sao.assemble import copy_tokenizer, environments_of, parts_of
-    from sao.eval_agent import predictions_of, verifiers
+    from sao.eval_agent import predictions_of, turns_of, verifiers
     from sao.rollout import play
     from sao.rundir import open_run
 
@@ -261,7 +267,8 @@ def run_agent(
             if not made:
                 console.print("[yellow]No episode came to its end: nothing to grade yet.[/]")
                 return 1
-            return max(code, await _grade(config, console, rows, made, settings, folder, choice.label))
+            turns = turns_of(opened.path, load_tokenizer(opened.tokenizer).decode)
+            return max(code, await _grade(config, console, rows, made, settings, folder, choice.label, turns))
 
     try:
         copy_tokenizer(parts.folder, opened.tokenizer)

@@ -41,6 +41,7 @@ def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pyt
     code, said = sao(*GRADE, "-p", "gold", "--run", "gold", capsys=capsys)
     assert code == 0, said
     assert "3/3 = 100.0 % [43.9, 100.0] 95 % Wilson" in said
+    assert (runs / "gold" / "report.html").read_text().count(">whole file</a>") == 9  # patch, log, script of each
     write_predictions(tmp_path / "p.jsonl", {names[0]: GOLD, names[1]: "", "other__set-1": GOLD})
     code, said = sao(*GRADE, "-p", "p.jsonl", "--run", "mine", capsys=capsys)
     assert code == 0, said
@@ -88,6 +89,9 @@ def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: py
     report = json.loads((runs / "agent" / "grading" / "report.json").read_text())
     assert (report["total_instances"], report["coverage"], report["incomplete_ids"]) == (2, 1.0, [])
     assert report["model"].startswith("demo-")
+    page = (runs / "agent" / "grading" / "report.html").read_text()
+    assert page.count('<details class="one"') == 2
+    assert page.count("turn 1 action") == 2  # the agent's own turns
     events = [each.event for each in Journal(runs / "agent" / "grading" / "journal.jsonl").read()]
     assert Counter(events) == {"grading": 2, "graded": 2}  # once, as the episodes ended
     code, said = sao(*words, capsys=capsys)

@@ -1,0 +1,106 @@
+"""A grading run as one page: per instance verdict, findings, patch, test log, and the turns of this project's agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.page import Instance, Section, write_page
+from eval.swebench.outcome import Graded, Verdict
+from eval.swebench.predictions import Prediction
+from eval.swebench.store import EvalFolder
+
+_TONE = {Verdict.RESOLVED: "good", Verdict.UNRESOLVED: "bad", Verdict.EMPTY: "none", Verdict.ERROR: "error"}
+
+
+def write_swebench_page(
+    folder: EvalFolder,
+    report: Mapping[str, Any],
+    predictions: Mapping[str, Prediction],
+    graded: Mapping[str, Graded],
+    turns: Mapping[str, Sequence[Section]] | None = None,
+) -> Path:
+    """`turns`: the trajectory of each instance, where this project's agent made the patch. Raises OSError."""
+    title = f"{folder.name}: {report['model']} on SWE-bench {report['split']}"
+    instances = _instances(folder, report, predictions, graded, turns or {})
+    return write_page(folder.path / "report.html", title, _summary(report), instances)
+
+
+def _summary(report: Mapping[str, Any]) -> dict[str, str]:
+    low, high = report["wilson_95"]
+    total = report["total_instances"]
+    kinds = ", ".join(f"{kind} {count}" for kind, count in report["errors_by_kind"].items())
+    return {
+        "resolved": f"{report['resolved_instances']} of {total} = {100 * report['score']:.1f} % "
+        f"[{100 * low:.1f}, {100 * high:.1f}] (95 % Wilson)",
+        "coverage": f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model",
+        "unresolved": str(report["unresolved_instances"]),
+        "empty patch": str(report["empty_patch_instances"]),
+        "error": f"{report['error_instances']}{f' ({kinds})' if kinds else ''}",
+        "incomplete": str(len(report["incomplete_ids"])),
+        "suspicious": f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} also resolved",
+        "harness": f"{report['harness']}, {report['sandbox']} sandboxes, network {report['network']}, "
+        f"time limit {report['timeout_s']:g} s",
+    }
+
+
+def _instances(
+    folder: EvalFolder,
+    report: Mapping[str, Any],
+    predictions: Mapping[str, Prediction],
+    graded: Mapping[str, Graded],
+    turns: Mapping[str, Sequence[Section]],
+) -> Iterator[Instance]:
+    for name in sorted([*graded, *report["incomplete_ids"]]):
+        one = graded.get(name)
+        if one is None:
+            yield Instance(name, "incomplete", "none", {"why": "no prediction for it, or not graded yet"})
+            continue
+        place = folder.place(predictions[name])
+        sections = [
+            _file(folder, place / "patch.diff", "patch", "diff") or _given(predictions[name]),
+            _file(folder, place / "test_output.txt", "test log"),
+            _file(folder, place / "eval.sh", "evaluation script"),
+        ]
+        if turns.get(name):
+            sections.insert(0, Section(f"trajectory, {len(turns[name])} parts", parts=turns[name]))
+        tests = _tests(one.report)
+        yield Instance(
+            name,
+            str(one.verdict),
+            _TONE[one.verdict],
+            {
+                "why": ": ".join(filter(None, (str(one.error or ""), one.reason))) or one.failure_reason or "—",
+                "tests": tests or "—",
+                "time": f"{one.seconds:.1f} s, {one.test_seconds:.1f} s of it tests; attempts {one.attempts}",
+                "image": one.image[:19] or "—",
+                "patch went on by": one.applied or "—",
+            },
+            [str(finding) for finding in one.suspicious],
+            [section for section in sections if section is not None],
+        )
+
+
+def _tests(report: Mapping[str, Any]) -> str:
+    status = report.get("tests_status") or {}
+    counts = []
+    for kind, parts in status.items():
+        good, bad = len(parts.get("success", ())), len(parts.get("failure", ()))
+        if good or bad:
+            failing = f" (not: {', '.join(parts['failure'][:5])}{' …' if bad > 5 else ''})" if bad else ""
+            counts.append(f"{kind} {good} of {good + bad}{failing}")
+    return "; ".join(counts)
+
+
+def _given(prediction: Prediction) -> Section | None:
+    return Section("patch", prediction.patch, "diff") if prediction.patch else None
+
+
+def _file(folder: EvalFolder, path: Path, title: str, kind: str = "") -> Section | None:
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    link = str(path.relative_to(folder.path))
+    return Section(f"{title}, {len(text):,} characters", text, kind, link) if text else None
