@@ -44,7 +44,7 @@ fi
 
 if [ ! -x "$VENV/bin/python" ]; then
     say "making $VENV with $("$python" --version)"
-    if ! "$python" -m venv "$VENV" 2>/dev/null; then
+    if ! "$python" -m venv "$VENV" >/dev/null 2>&1; then
         rm -rf "$VENV"
         apt_install python3-venv || die "python's venv module is incomplete (Debian: apt-get install python3-venv)."
         "$python" -m venv "$VENV"
