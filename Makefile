@@ -10,6 +10,7 @@ EPISODES ?=
 SANDBOX ?=
 TASKS ?=
 MODEL ?=
+ENGINE ?=
 ARGS ?=
 
 STEPS ?=
@@ -17,6 +18,10 @@ SEED ?=
 CRITIC ?=
 CONTROL ?=
 SCORE ?= 256
+
+# ENGINE=vllm: the environment of the servers is made first.
+VLLM = $(if $(filter vllm,$(ENGINE)),scripts/vllm-env.sh)
+ENGINE_SET = $(if $(ENGINE),--set engine.kind=$(ENGINE))
 
 .PHONY: help install image rollout train eval demo replay doctor test chaos study lint clean
 
@@ -29,15 +34,17 @@ install: ## make .venv with the pinned dependencies (CPU torch where there is no
 image: install ## make the sandboxes' base image where a Docker engine answers
 	@scripts/base-image.sh --if-engine
 
-rollout: image ## run episodes in sandboxes: EPISODES=200 SANDBOX=docker|embedded TASKS=rows.jsonl MODEL=folder
+rollout: image ## run episodes in sandboxes: EPISODES=200 SANDBOX=docker|embedded TASKS=rows.jsonl MODEL=folder ENGINE=vllm
+	@$(VLLM)
 	@$(SAO) rollout --config $(CONFIG) $(if $(EPISODES),--episodes $(EPISODES)) $(if $(SANDBOX),--sandbox $(SANDBOX)) \
-		$(if $(TASKS),--tasks $(TASKS)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
+		$(if $(TASKS),--tasks $(TASKS)) $(if $(MODEL),--model $(MODEL)) $(ENGINE_SET) $(ARGS)
 
 TRAIN = $(SAO) train --config $(CONFIG) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SANDBOX),--sandbox $(SANDBOX)) $(if $(MODEL),--model $(MODEL)) $(if $(CRITIC),--critic $(CRITIC)) \
-		$(if $(CONTROL),--control $(CONTROL))
+		$(if $(CONTROL),--control $(CONTROL)) $(ENGINE_SET)
 
-train: image ## train the policy on its own episodes: STEPS=100 SEED=0 CONTROL=one_critic_update CRITIC=folder
+train: image ## train the policy on its own episodes: STEPS=100 SEED=0 CONTROL=one_critic_update CRITIC=folder ENGINE=vllm
+	@$(VLLM)
 	@$(TRAIN) $(ARGS)
 
 eval: image ## score a model on held-out tasks: MODEL=folder, or RUN=demo-train-001 for a trained one
@@ -45,6 +52,7 @@ eval: image ## score a model on held-out tasks: MODEL=folder, or RUN=demo-train-
 		$(if $(MODEL),--model $(MODEL),$(if $(filter-out latest,$(RUN)),--run $(RUN))) $(ARGS)
 
 demo: image ## score, train, score again: SCORE=256 SEED=0; ends with a before/after table and curves
+	@$(VLLM)
 	@$(TRAIN) --score $(SCORE) $(ARGS)
 
 replay: install ## show a trajectory turn by turn: RUN=demo-001

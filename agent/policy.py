@@ -6,6 +6,7 @@ import abc
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from data.trajectory import Sampling
 
@@ -64,3 +65,12 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None: ...
+
+
+class TrainablePolicy(Policy):
+    """A policy whose weights change while it samples."""
+
+    @abc.abstractmethod
+    async def update_weights(self, source: str | Path, version: int, *, lineage: str | None = None) -> None:
+        """Take the weights of a folder between two tokens, requests in flight going on with them; nothing computed by
+        the old ones is used again. `version` must be above the present one of the lineage. Raises EngineError."""

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its configuration: tasks, preset, renderer, policy, sandbox backend, environments.
+"""Builds the parts of a run from its configuration: tasks, preset, renderer, sandbox backend, environments.
 
 Everything that can be wrong with the user's input is found here, before any work starts.
 """
@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.presets import Preset, load_preset
 from agent.renderers import Renderer
@@ -18,7 +17,6 @@ from agent.renderers.choose import renderer_for
 from agent.tokenizer import Tokenizer, load_tokenizer
 from data.loaders import load_tasks
 from data.task import Task, TaskError
-from data.trajectory import Sampling
 from envs.blind import BlindEnvironment
 from envs.environment import Environment
 from envs.sandbox import SandboxBackend, SandboxLimits
@@ -28,9 +26,6 @@ from sao.backend import backend_of as backend_of
 from sao.backend import image_settings as image_settings
 from sao.config import Config
 from sao.paths import model_folder
-
-if TYPE_CHECKING:
-    from agent.engines.embedded import EmbeddedPolicy
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _GRADE_SLACK_S = 600.0
@@ -92,20 +87,6 @@ def weights_hash(folder: Path) -> str:
             handle.seek(max(0, size - (1 << 20)))
             digest.update(handle.read(1 << 20))
     return digest.hexdigest()
-
-
-def policy_of(config: Config, parts: Parts) -> EmbeddedPolicy:
-    """Load the model into this process. Raises ModelRefused."""
-    from agent.engines.embedded import EmbeddedPolicy
-
-    return EmbeddedPolicy.load(
-        parts.folder,
-        device=None if config.model.device == "auto" else config.model.device,
-        lineage=parts.lineage,
-        sampling=Sampling(temperature=config.agent.temperature),
-        max_batch=config.rollout.concurrency,
-        threads=config.model.threads or None,
-    )
 
 
 def swe_limits(config: Config, preset: Preset) -> SweLimits:

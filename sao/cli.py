@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_train
+from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_serve, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
 
@@ -54,6 +54,7 @@ def _console(plain: bool = False) -> Console:
         "sao rollout",
         "sao rollout --episodes 200 --sandbox docker",
         "sao rollout --tasks my/rows.jsonl --set agent.preset=default",
+        "sao rollout --set engine.kind=vllm        # scripts/vllm-env.sh once",
         "sao rollout --set rollout.concurrency=16 --dry-run",
     )
 )
@@ -257,6 +258,7 @@ def sft(context: typer.Context) -> None:
 cli_train.register(app)
 cli_eval.register(app)
 cli_import.register(app)
+cli_serve.register(app)
 
 
 def main() -> None:

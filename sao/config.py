@@ -34,6 +34,34 @@ class ModelConfig(Section):
     """CPU threads of the engine; 0 leaves one core for the sandboxes."""
 
 
+class EngineConfig(Section):
+    """Who samples (docs/engines.md). vLLM needs scripts/vllm-env.sh once."""
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """embedded: in this process. vllm: servers, over HTTP."""
+    servers: tuple[str, ...] = ()
+    """Addresses of running servers (`sao serve`), which see the run's folder under the same path; empty: the run starts
+    its own and ends them."""
+    count: int = Field(1, ge=1)
+    """Servers that the run starts."""
+    environment: str = ""
+    """Virtual environment that holds vLLM; empty: .venv-vllm of the checkout."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: float32 on a CPU, bfloat16 on a GPU."""
+    in_flight: int = Field(64, ge=1)
+    """Requests that one server holds at once; more wait in the client."""
+    max_context: int = Field(0, ge=0)
+    """Tokens of a request, prompt and new ones; 0: the model's own limit."""
+    cache_gib: int = Field(1, ge=1)
+    """Key/value cache of a CPU server."""
+    patience_s: float = Field(900.0, gt=0)
+    """Seconds that a turn waits while no server answers, and that a server may take to start."""
+    restarts: int = Field(20, ge=0)
+    """How often one server is started again."""
+    extra: tuple[str, ...] = ()
+    """More arguments for the servers that the run starts."""
+
+
 class TasksConfig(Section):
     name: str = "micro-swe"
     """`micro-swe` (generated), `swe` (SWE-bench rows from `path`), or a dataset id."""
@@ -119,6 +147,7 @@ class Config(Section):
     name: str = "demo"
     """Stem of the run folder."""
     model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -133,8 +162,9 @@ class Config(Section):
     def plan_hash(self) -> str:
         """Hash of what decides the trajectories: a run folder is only continued under the same one.
 
-        Machine matters (concurrency, device, sandbox sizes) may change between start and resume; the plan may grow."""
-        plan = self.model_dump(mode="json", exclude={"name", "sandbox", "images", "value", "train"})
+        Machine matters (concurrency, engine, device, sandbox sizes) may change between start and resume, and the plan
+        may grow."""
+        plan = self.model_dump(mode="json", exclude={"name", "engine", "sandbox", "images", "value", "train"})
         plan["rollout"] = {"seed": self.rollout.seed}
         plan["model"] = {"path": self.model.path}
         return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]

@@ -16,10 +16,11 @@ from agent.renderers.choose import renderer_for
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
-from data.trajectory import Sampling, Trajectory
+from data.trajectory import Trajectory
 from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, environments_of
 from sao.config import Config
+from sao.engine import engine_of
 from sao.train_rollouts import fleet_settings
 
 
@@ -48,23 +49,12 @@ async def _evaluate(
     temperature: float,
     log_path: Path | None,
 ) -> HeldoutScore:
-    from agent.engines.embedded import EmbeddedPolicy
-
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
     backend = await backend_of(config, f"eval-{split}")
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:
         await backend.reap()
-        policy = await asyncio.to_thread(
-            EmbeddedPolicy.load,
-            model,
-            device=None if config.model.device == "auto" else config.model.device,
-            lineage=model.name,
-            sampling=Sampling(temperature=temperature),
-            max_batch=config.rollout.concurrency,
-            threads=config.model.threads or None,
-        )
         with Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
         ) as progress:
@@ -79,7 +69,7 @@ async def _evaluate(
                     log.append(trajectory)
 
             settings = replace(fleet_settings(config, f"eval-{split}", backend.name), run_seed=config.rollout.seed + 1)
-            try:
+            async with engine_of(config, model, lineage=model.name, temperature=temperature) as policy:
                 result, _ = await score(
                     policy,
                     renderer_for(load_tokenizer(tokenizer), thinking=preset.thinking),
@@ -90,8 +80,6 @@ async def _evaluate(
                     keep=keep,
                     observer=observe,
                 )
-            finally:
-                await policy.close()
         return result
     finally:
         if log is not None:

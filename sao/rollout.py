@@ -41,9 +41,10 @@ from data.trajectory import Status, Trajectory
 from envs.environment import Environment
 from envs.sandbox import SandboxBackend
 from eval.statistics import wilson_interval
-from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, policy_of, tasks_of
+from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, tasks_of
 from sao.backend import ready_sandboxes
 from sao.config import Config
+from sao.engine import SERVING, engine_of
 from sao.images import fetch_for_run
 from sao.paths import model_folder
 from sao.rundir import RunDir, open_run, shown_name
@@ -72,7 +73,8 @@ async def play(
     began = time.monotonic()
     await fetch_for_run(config, parts.tasks, console)
     backend = await backend_of(config, folder.path.name)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(backend.close)
         log = stack.enter_context(TrajectoryLog(folder.log, shard_size=config.rollout.seal_every).open())
         journal = Journal(folder.journal)
         stack.callback(journal.close)
@@ -87,7 +89,15 @@ async def play(
             console.print(
                 f"continuing {folder.path}: {done.finished} of {config.rollout.episodes} episodes are in its log"
             )
-        policy = await asyncio.to_thread(policy_of, config, parts)
+        policy = await stack.enter_async_context(
+            engine_of(
+                config,
+                parts.folder,
+                lineage=parts.lineage,
+                work=folder.path / SERVING,
+                say=lambda text: console.print(f"[dim]{escape(text)}[/dim]", highlight=False),
+            )
+        )
         title = f"{folder.path.name} · {config.tasks.name}/{config.tasks.split} · {backend.name} sandboxes"
         view = RolloutView(console, config.rollout.episodes, done, title)
         writing = asyncio.Lock()
@@ -112,12 +122,8 @@ async def play(
             observer=_observer(view, journal),
             stop=stop,
         )
-        try:
-            with view, _signals(stop, view):
-                report = await fleet.run(plan_draws(parts.tasks, config.rollout.episodes), resume)
-        finally:
-            await policy.close()
-            await backend.close()
+        with view, _signals(stop, view):
+            report = await fleet.run(plan_draws(parts.tasks, config.rollout.episodes), resume)
         log.seal()
     stopped = stop.finishing.is_set()
     if not stopped and not report.given_up:

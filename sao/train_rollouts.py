@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent.engines.embedded import EmbeddedPolicy
 from agent.fleet import (
     EpisodeFinished,
     EpisodeRetried,
@@ -30,14 +29,16 @@ from agent.fleet import (
     Stop,
     plan_draws,
 )
+from agent.policy import TrainablePolicy
 from data.crashpoints import crash_point
 from data.journal import DISPATCHED, FINISHED, RETRIED, Journal
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
-from data.trajectory import Sampling, Status, Trajectory
+from data.trajectory import Status, Trajectory
 from eval.heldout import score
 from sao.assemble import Parts, backend_of, environments_of, parts_of
 from sao.config import Config
+from sao.engine import SERVING, engine_of
 from sao.train_files import HELDOUT, ROLLOUTS, read_json
 from trainer.folders import FolderError
 from trainer.paths import TrainerPaths, replace_file
@@ -89,7 +90,7 @@ class Pace:
         self.slot_seconds += seconds * self.slots
         self.live_seconds += seconds * self.live
 
-    def report(self, policy: EmbeddedPolicy) -> dict[str, Any]:
+    def report(self, policy: TrainablePolicy) -> dict[str, Any]:
         elapsed = max(time.monotonic() - self.began, 1e-9)
         return {
             "finished": self.finished,
@@ -133,12 +134,12 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
     pace = Pace(config.train.batch * config.train.ahead, config.rollout.concurrency)
     stop = Stop()
     try:
-        with contextlib.ExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             log = stack.enter_context(TrajectoryLog(run / "log", shard_size=config.rollout.seal_every).open())
             journal = Journal(run / "journal.jsonl")
             stack.callback(journal.close)
             await backend.reap()
-            policy = await first_policy(config, weights, stopping)
+            policy = await first_policy(config, parts, run, weights, stopping, stack)
             if policy is None:
                 return
             fleet = Fleet(
@@ -164,7 +165,6 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
                 side.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await side
-                await policy.close()
             log.seal()
     finally:
         await backend.close()
@@ -180,7 +180,14 @@ def fleet_settings(config: Config, run_id: str, sandbox: str) -> FleetSettings:
     )
 
 
-async def first_policy(config: Config, weights: WeightFolder, stopping: threading.Event) -> EmbeddedPolicy | None:
+async def first_policy(
+    config: Config,
+    parts: Parts,
+    run: Path,
+    weights: WeightFolder,
+    stopping: threading.Event,
+    stack: contextlib.AsyncExitStack,
+) -> TrainablePolicy | None:
     """The engine under the newest published version; waits for the first. None when stopped before."""
     while not stopping.is_set():
         version = weights.newest()
@@ -189,16 +196,16 @@ async def first_policy(config: Config, weights: WeightFolder, stopping: threadin
             continue
         try:
             with weights.fetch(version) as folder:
-                return await asyncio.to_thread(
-                    EmbeddedPolicy.load,
+                engine = engine_of(
+                    config,
                     folder,
-                    device=None if config.model.device == "auto" else config.model.device,
                     lineage=version.lineage,
                     version=version.number,
-                    sampling=Sampling(temperature=config.agent.temperature),
-                    max_batch=config.rollout.concurrency,
-                    threads=config.model.threads or None,
+                    work=run / SERVING,
+                    model=parts.folder,
+                    say=lambda text: print(text, flush=True),
                 )
+                return await stack.enter_async_context(engine)
         except FolderError:
             await asyncio.sleep(POLL_S)  # pruned between looking and fetching: a newer one is there
     return None
@@ -238,7 +245,7 @@ async def _follow(
     config: Config,
     run: Path,
     parts: Parts,
-    policy: EmbeddedPolicy,
+    policy: TrainablePolicy,
     weights: WeightFolder,
     backend: Any,
     pace: Pace,
@@ -271,7 +278,7 @@ async def _follow(
         await asyncio.sleep(POLL_S)
 
 
-async def take_newest(policy: EmbeddedPolicy, weights: WeightFolder) -> None:
+async def take_newest(policy: TrainablePolicy, weights: WeightFolder) -> None:
     """Give the engine the newest version if it is another than its own."""
     try:
         newest = weights.newest()
@@ -284,7 +291,7 @@ async def take_newest(policy: EmbeddedPolicy, weights: WeightFolder) -> None:
 
 
 async def _score(
-    config: Config, run: Path, parts: Parts, policy: EmbeddedPolicy, backend: Any, step: int, stop: Stop
+    config: Config, run: Path, parts: Parts, policy: TrainablePolicy, backend: Any, step: int, stop: Stop
 ) -> None:
     """A held-out score while training goes on: its tokens may come from several versions, which are named."""
     tasks = load_tasks(config.tasks.name, "heldout", config.tasks.path or None, limit=config.train.heldout_tasks)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from agent.engines.vllm.proof import probe_of
 from data.crashpoints import crash_point
 from data.journal import Entry, Journal
 from data.trajectory import Trajectory
@@ -213,7 +214,13 @@ class Trainer:
         self.checkpoints.save(self.learner, self.state, self.settings)
 
     def _publish(self, state: TrainerState) -> None:
-        about = {**self.about, "step": state.step, "updates": state.updates, "settings": self.settings}
+        about = {
+            **self.about,
+            "step": state.step,
+            "updates": state.updates,
+            "settings": self.settings,
+            "probe": probe_of(self.learner.policy),  # an engine that serves these weights must give the same numbers
+        }
         self.weights.publish(self.learner.policy, state.version, about)
         self.journal.write("published", step=state.step, version=state.version.number, lineage=state.lineage)
         crash_point("publish.after_journal")

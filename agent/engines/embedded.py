@@ -38,7 +38,7 @@ from agent.engines.weights import (
     prepare_model,
     read_weights,
 )
-from agent.policy import EngineError, Generation, Policy, StopReason
+from agent.policy import EngineError, Generation, StopReason, TrainablePolicy
 from data.trajectory import Sampling
 
 __all__ = ["ContextOverflow", "EmbeddedPolicy", "EngineStats", "ModelRefused"]
@@ -49,7 +49,7 @@ def default_threads() -> int:
     return max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 2) - 1)
 
 
-class EmbeddedPolicy(Policy):
+class EmbeddedPolicy(TrainablePolicy):
     """See the module. Make one with `load`; the constructor takes a model that is already in memory (and owns it)."""
 
     def __init__(

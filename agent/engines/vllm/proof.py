@@ -1,0 +1,94 @@
+"""The served-weights proof: does a server compute with the weights that were published?
+
+Two halves, both after every update: the hashes of the files as the server read them, and a probe: the log-probabilities
+of a fixed sequence of tokens, teacher-forced, by the server and by the trainer. The trainer writes its own beside the
+weights it publishes (manifest.json, about.probe); for a folder without them a plain transformers forward computes them.
+The probe sees what a hash cannot: a head that kept its old packed copy, a layer that was not loaded, another precision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.engines.vllm.faults import ServedWeightsWrong
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LENGTH = 48
+"""Tokens of the probe. Every one of its positions sums over the whole vocabulary, so every row of the head counts."""
+TOLERANCE = 1e-3
+"""Largest difference of one log-probability where both sides compute in fp32 (seen: 2e-6)."""
+TOLERANCE_LOW = 0.5
+"""The same where one side computes in 16 bits (untested on a GPU)."""
+
+
+def probe_tokens(vocabulary: int) -> list[int]:
+    """The same tokens on both sides, spread over the vocabulary by a hash of their place."""
+    digests = (hashlib.sha256(f"sao probe {place}".encode()).digest() for place in range(LENGTH))
+    return [int.from_bytes(digest[:8], "big") % vocabulary for digest in digests]
+
+
+def probe_of(model: nn.Module) -> dict[str, Any]:
+    """`{"tokens": [n], "logprobs": [n - 1]}` of a live causal LM, in its own precision; JSON-able."""
+    import torch
+
+    config: Any = model.config
+    tokens = probe_tokens(int(config.vocab_size))
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        ids = torch.tensor([tokens], device=device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        logprobs = torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])[:, 0]
+    return {"tokens": tokens, "logprobs": [float(value) for value in logprobs]}
+
+
+def probe_of_folder(folder: Path) -> dict[str, Any]:
+    """The trainer's own numbers where its manifest has them, else those of a plain forward on the CPU in fp32."""
+    manifest = folder / "manifest.json"
+    if manifest.is_file():
+        about = json.loads(manifest.read_text(encoding="utf-8")).get("about", {})
+        if isinstance(about.get("probe"), Mapping):
+            return dict(about["probe"])
+    import torch
+
+    from agent.engines.weights import load_model
+
+    return probe_of(load_model(folder, torch.device("cpu"), torch.float32).eval())
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def check_hashes(where: str, wanted: Mapping[str, str], results: Sequence[Any]) -> None:
+    """Raises ServedWeightsWrong unless every worker read the very bytes that were published."""
+    for worker, read in enumerate(results):
+        if read != dict(wanted):
+            raise ServedWeightsWrong(
+                f"{where}: worker {worker} read other files than were published: {read} instead of {dict(wanted)}. "
+                "Does the server see the same folder?"
+            )
+
+
+def check_probe(where: str, probe: Mapping[str, Any], served: Sequence[float], tolerance: float) -> float:
+    """The largest difference; raises ServedWeightsWrong above the tolerance."""
+    pairs = list(zip(probe["logprobs"], served, strict=True))
+    place, worst = max(enumerate(abs(ours - theirs) for ours, theirs in pairs), key=lambda item: item[1])
+    if not worst <= tolerance:
+        mean = sum(abs(ours - theirs) for ours, theirs in pairs) / len(pairs)
+        raise ServedWeightsWrong(
+            f"{where} does not serve what was published: the log-probability of the probe's token {place + 1} is "
+            f"{served[place]:.6f} there and {probe['logprobs'][place]:.6f} at the trainer (largest difference "
+            f"{worst:.3g}, mean {mean:.3g}, allowed {tolerance:g}). A part of the old weights was kept (a tied head?), "
+            "or the server computes in another precision. Nothing that it sampled since is used."
+        )
+    return worst
