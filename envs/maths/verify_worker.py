@@ -1,0 +1,128 @@
+"""The process in which math-verify runs, JSON lines in and out; `envs.maths.verify` starts it as a plain file.
+
+The first process imports once and then only forks: its child answers {"gold", "answer"} lines with {"equal", "why"}.
+A child that spends its processor seconds on one answer, or its memory, is ended by the kernel, also inside of one long
+multiplication; the first process then says {"died": signal} and forks another, which costs milliseconds, not imports.
+Nothing here evaluates text as Python: only math-verify's LaTeX grammar reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+JOBS = 2_000
+"""Answers of one child; sympy's caches grow."""
+MEMORY = 1 << 30
+"""Bytes a child may take beyond what the imports took."""
+_ENOUGH = 3
+
+
+def load() -> Any:
+    """(gold, answer) -> (equal, why)."""
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    logging.disable(logging.CRITICAL)  # it warns of every call without its own time-outs, which need the main thread
+
+    def config(units: bool) -> Any:
+        rules = NormalizationConfig(
+            basic_latex=True, units=units, malformed_operators=True, nits=True, boxed="all", equations=False
+        )
+        return LatexExtractionConfig(boxed_match_priority=0, normalization_config=rules)
+
+    plain, without_units = config(False), config(True)
+
+    def read(text: str, config: Any = plain) -> list[Any]:
+        bare = text.strip().removesuffix(".").replace("$", "")
+        return parse(
+            f"$\\boxed{{{bare}}}$",
+            extraction_config=[config],
+            parsing_timeout=None,
+            fallback_mode="no_fallback",
+            extraction_mode="first_match",
+        )
+
+    read_gold = functools.lru_cache(maxsize=4096)(read)
+
+    def compare(gold: str, answer: str) -> tuple[bool, str]:
+        wanted = read_gold(gold)
+        if not wanted:
+            return False, "gold_unreadable"
+        given = read(answer)
+        if not given:
+            return False, "unreadable"
+        equal = bool(verify(wanted, given, timeout_seconds=None))  # gold first: the comparison is not symmetric
+        if not equal and not any(getattr(part, "free_symbols", ()) for part in wanted):
+            # "5 cm" for 5. Never for a gold with variables: there the rule takes the m of 2 - 2m for metres.
+            equal = bool(verify(wanted, read(answer, without_units), timeout_seconds=None))
+        return equal, "equal" if equal else "different"
+
+    return compare
+
+
+def serve(compare: Any, cpu_s: float) -> int:
+    """Answer requests until the input ends (0) or it was enough (_ENOUGH)."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    for kind, limit in ((resource.RLIMIT_AS, size + MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (limit, limit))
+    for _ in range(JOBS):
+        line = read_line()
+        if not line:
+            return 0
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        try:
+            equal, why = compare(request["gold"], request["answer"])
+        except (Exception, RecursionError) as error:
+            equal, why = False, f"failed: {type(error).__name__}"
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        os.write(1, json.dumps({"equal": equal, "why": why}).encode() + b"\n")
+    return _ENOUGH
+
+
+def read_line() -> bytes:
+    """One line, no byte more: the next child reads from the same pipe. Empty at the input's end."""
+    parts: list[bytes] = []
+    while True:
+        data = os.read(0, 1 << 16)
+        parts.append(data)
+        if not data or data.endswith(b"\n"):
+            return b"".join(parts)
+
+
+def main() -> None:
+    cpu_s = float(sys.argv[1])
+    try:
+        compare = load()
+        for gold in ("3", r"\frac{1}{2}", "3, 4", "f(x)=x+1", r"x \ge 2"):  # what is imported late is imported here
+            compare(gold, gold)
+    except ImportError as error:
+        os.write(1, json.dumps({"error": str(error)}).encode() + b"\n")
+        return
+    os.write(1, json.dumps({"ready": True}).encode() + b"\n")
+    while True:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = serve(compare, cpu_s)
+            finally:
+                os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            return
+        if status != _ENOUGH:
+            os.write(1, json.dumps({"died": -status}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
