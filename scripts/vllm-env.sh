@@ -41,6 +41,7 @@ if [ "$FLAVOUR" = cpu ]; then
 elif [ -z "$links" ]; then
     options=(--torch-backend=auto)
 fi
-.venv/bin/uv pip install -q --python "$VENV/bin/python" "${options[@]}" "$package"
+# Compiled now, else every start of a server (three processes) compiles all it imports.
+.venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "${options[@]}" "$package"
 echo "$want" > "$stamp"
 say "done: $("$VENV/bin/python" -c 'import importlib.metadata as m; print("torch", m.version("torch"), "· transformers", m.version("transformers"))')"

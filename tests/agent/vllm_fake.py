@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,12 @@ def write_weights(folder: Path, mark: float) -> Path:
     (folder / "config.json").write_text(json.dumps({"vocab_size": VOCABULARY}))
     (folder / "model.safetensors").write_bytes(str(mark).encode())
     tokens = probe_tokens(VOCABULARY)
-    probe = {"tokens": tokens, "logprobs": [mark] * (len(tokens) - 1)}
-    (folder / "manifest.json").write_text(json.dumps({"about": {"probe": probe}}))
+    write_probe(folder, {"tokens": tokens, "logprobs": [mark] * (len(tokens) - 1)})
     return folder
+
+
+def write_probe(folder: Path, probe: Mapping[str, Any]) -> None:
+    (folder / "manifest.json").write_text(json.dumps({"about": {"probe": probe}}))
 
 
 class FakeServer:

@@ -16,6 +16,9 @@ from agent.engines.vllm.faults import ServerStartFailed
 
 INSIDE = Path(__file__).parent / "inside"
 MODEL_NAME = "policy"
+_NOT_OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+"""Variables that a server does not get: its interpreter must not see the rooms as packages, and must keep what it
+compiled (three processes import all of vLLM at every start; from source that takes three times as long)."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,7 @@ def command(settings: LaunchSettings, port: int) -> list[str]:
 
 def environment(settings: LaunchSettings, base: Mapping[str, str] | None = None) -> dict[str, str]:
     variables = {
-        # Not ours: the server's interpreter must not see the rooms as packages.
-        **{name: value for name, value in (base or os.environ).items() if name not in ("PYTHONPATH", "PYTHONHOME")},
+        **{name: value for name, value in (base or os.environ).items() if name not in _NOT_OURS},
         "PYTHONPATH": str(INSIDE),
         "VLLM_SERVER_DEV_MODE": "1",  # pause, resume, reload, label
         "VLLM_NO_USAGE_STATS": "1",
