@@ -63,7 +63,8 @@ class _Rule:
     text: str
 
 
-def _rules(m: StepMetrics, c: HealthConfig) -> list[_Rule]:
+def _rules(m: StepMetrics, c: HealthConfig, idle: int) -> list[_Rule]:
+    """`idle`: steps just before this one that trained nothing."""
     distance = "rollout and trainer policies differ: stale or partly loaded engine weights, shifted mask, old rollouts"
     rules = [
         _above(AlarmKind.REJECTED_TOKENS, m.rejected_share, c.rejected_share, 1, f"tokens rejected; {distance}"),
@@ -86,7 +87,8 @@ def _rules(m: StepMetrics, c: HealthConfig) -> list[_Rule]:
     norm = max(m.critic_grad_norms, default=None)
     text = "critic gradient norm before clipping: targets jumped, or the critic is new under a trained actor"
     rules.append(_above(AlarmKind.CRITIC_GRADIENT, norm, c.critic_grad_norm, c.critic_grad_steps, text))
-    behind = m.newest_version is not None and m.version > m.newest_version and not m.critic_only
+    # Updates that changed nothing leave every ratio at 1, honestly.
+    behind = m.newest_version is not None and m.version - m.newest_version > idle and not m.critic_only
     same = m.log_ratio_abs is not None and m.log_ratio_abs <= c.recomputed_log_ratio
     rules.append(
         _Rule(
@@ -136,7 +138,7 @@ def _above(kind: AlarmKind, value: float | None, limit: float, steps: int, text:
 def check(metrics: StepMetrics, state: HealthState, limits: HealthConfig) -> tuple[list[Alarm], HealthState]:
     """Alarms of this step and the counters after it. A value that is not a number counts as beyond its limit."""
     running, alarms = dict(state.running), []
-    for rule in _rules(metrics, limits):
+    for rule in _rules(metrics, limits, running.get(AlarmKind.NOTHING_TRAINED.value, 0)):
         if rule.value is None:
             continue
         running[rule.kind.value] = running.get(rule.kind.value, 0) + 1 if rule.beyond else 0

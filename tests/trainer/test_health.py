@@ -71,6 +71,16 @@ class TestLimits:
     def test_ratio_one_is_fine_on_policy(self) -> None:
         assert kinds(changed(log_ratio_abs=0.0, version=99)) == [[]]
 
+    def test_ratio_one_is_fine_after_updates_that_changed_nothing(self) -> None:
+        """A policy without reward stays as it is: only an update that trained something must show in the ratios."""
+        still = changed(trained_tokens=0, log_ratio_abs=0.0)
+        quiet = [AlarmKind.NOTHING_TRAINED]
+        behind = AlarmKind.RECOMPUTED_LOGPROBS
+        lag = GOOD.version - (GOOD.newest_version or 0)
+        assert lag == 1
+        assert kinds(GOOD, still, still, still) == [[], [behind, *quiet], quiet, quiet]
+        assert kinds(still, changed(log_ratio_abs=0.0), changed(log_ratio_abs=0.0))[1:] == [[], [behind]]
+
     def test_mean_advantage_three_steps_running(self) -> None:
         far = changed(advantage_mean=-0.16)
         assert kinds(far, far, far, far) == [[], [], [AlarmKind.ADVANTAGE_MEAN], [AlarmKind.ADVANTAGE_MEAN]]
