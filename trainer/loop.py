@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from agent.engines.vllm.proof import probe_of
+from agent.engines.vllm.proof import about_probe
 from data.crashpoints import crash_point
 from data.journal import Entry, Journal
 from data.trajectory import Trajectory
@@ -219,7 +219,7 @@ class Trainer:
             "step": state.step,
             "updates": state.updates,
             "settings": self.settings,
-            "probe": probe_of(self.learner.policy),  # an engine that serves these weights must give the same numbers
+            **about_probe(self.learner.policy),  # an engine that serves these weights must give the same numbers
         }
         self.weights.publish(self.learner.policy, state.version, about)
         self.journal.write("published", step=state.step, version=state.version.number, lineage=state.lineage)

@@ -106,6 +106,7 @@ class VllmPolicy(TrainablePolicy):
         """Connect to running servers, all of which must answer, and bring them to the weights of `folder`.
 
         `work`: a directory of ours, which the servers see under the same path. Raises EngineErrors."""
+        await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # what a killed process left there
         servers = [Server(VllmClient(url, connections=2 * settings.in_flight + 16), reload_method) for url in urls]
         try:
             contexts = await asyncio.gather(
@@ -228,7 +229,8 @@ class VllmPolicy(TrainablePolicy):
         while True:
             if server.up:
                 with contextlib.suppress(TimeoutError):  # sooner when a request finds it dead
-                    await asyncio.wait_for(server.lost.wait(), self.settings.health_every_s)
+                    async with asyncio.timeout(self.settings.health_every_s):
+                        await server.lost.wait()
             else:
                 await asyncio.sleep(self.settings.health_every_s / 4)
             if self._broken is not None:

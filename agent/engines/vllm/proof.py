@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +48,17 @@ def probe_of(model: nn.Module) -> dict[str, Any]:
     return {"tokens": tokens, "logprobs": [float(value) for value in logprobs]}
 
 
+def about_probe(model: nn.Module) -> dict[str, Any]:
+    """What a published version's manifest is to say. Nothing of a model without finite numbers: engines refuse it."""
+    probe = probe_of(model)
+    return {"probe": probe} if all(math.isfinite(value) for value in probe["logprobs"]) else {}
+
+
 def probe_of_folder(folder: Path) -> dict[str, Any]:
     """The trainer's own numbers where its manifest has them, else those of a plain forward on the CPU in fp32."""
-    manifest = folder / "manifest.json"
-    if manifest.is_file():
-        about = json.loads(manifest.read_text(encoding="utf-8")).get("about", {})
-        if isinstance(about.get("probe"), Mapping):
-            return dict(about["probe"])
+    probe = _manifest(folder).get("about", {}).get("probe")
+    if isinstance(probe, Mapping):
+        return dict(probe)
     import torch
 
     from agent.engines.weights import load_model
@@ -62,11 +67,21 @@ def probe_of_folder(folder: Path) -> dict[str, Any]:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    found = {}
+    """sha256 of the weights' files: those that the manifest lists (its reader has checked them), or read anew."""
+    listed = _manifest(folder).get("files", {})
+    found: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as opened:
-            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+        if file.name in listed:
+            found[file.name] = str(listed[file.name]["sha256"])
+        else:
+            with file.open("rb") as opened:
+                found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
     return found
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def check_hashes(where: str, wanted: Mapping[str, str], results: Sequence[Any]) -> None:
@@ -81,14 +96,13 @@ def check_hashes(where: str, wanted: Mapping[str, str], results: Sequence[Any]) 
 
 def check_probe(where: str, probe: Mapping[str, Any], served: Sequence[float], tolerance: float) -> float:
     """The largest difference; raises ServedWeightsWrong above the tolerance."""
-    pairs = list(zip(probe["logprobs"], served, strict=True))
-    place, worst = max(enumerate(abs(ours - theirs) for ours, theirs in pairs), key=lambda item: item[1])
-    if not worst <= tolerance:
-        mean = sum(abs(ours - theirs) for ours, theirs in pairs) / len(pairs)
+    differences = [abs(ours - theirs) for ours, theirs in zip(probe["logprobs"], served, strict=True)]
+    wrong = [place for place, difference in enumerate(differences) if not difference <= tolerance]  # NaN is wrong too
+    if wrong:
         raise ServedWeightsWrong(
-            f"{where} does not serve what was published: the log-probability of the probe's token {place + 1} is "
-            f"{served[place]:.6f} there and {probe['logprobs'][place]:.6f} at the trainer (largest difference "
-            f"{worst:.3g}, mean {mean:.3g}, allowed {tolerance:g}). A part of the old weights was kept (a tied head?), "
-            "or the server computes in another precision. Nothing that it sampled since is used."
+            f"{where} does not serve what was published: {len(wrong)} of {len(served)} log-probabilities of the probe "
+            f"differ by more than {tolerance:g}, that of token {wrong[0] + 1} is {served[wrong[0]]:.6f} there and "
+            f"{probe['logprobs'][wrong[0]]:.6f} at the trainer. A part of the old weights was kept (a tied head?), or "
+            "the server computes in another precision. Nothing that it sampled since is used."
         )
-    return worst
+    return max(differences)

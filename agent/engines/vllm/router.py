@@ -40,15 +40,12 @@ class Router:
         self._home: dict[str, Server] = {}
         self._changed = asyncio.Event()
         self.waiting = 0
-        self._down_since = time.monotonic()
 
     def mark_up(self, server: Server) -> None:
         server.up, server.why, server.lost = True, "", asyncio.Event()
         self._wake()
 
     def mark_down(self, server: Server, why: str) -> None:
-        if server.up and not any(other.up for other in self.servers if other is not server):
-            self._down_since = time.monotonic()
         server.up, server.why = False, why
         server.lost.set()
         self._wake()
@@ -56,15 +53,20 @@ class Router:
     async def take(self, episode_id: str) -> Server:
         """A server with room for one more request; `give_back` it."""
         self.waiting += 1
+        without_s, looked = 0.0, time.monotonic()
         try:
             while (server := self._choose(episode_id)) is None:
-                down_s = time.monotonic() - self._down_since
-                if not any(each.up for each in self.servers) and down_s > self.patience_s:
+                if any(each.up for each in self.servers):
+                    without_s = 0.0
+                elif without_s > self.patience_s:
                     reasons = "; ".join(f"{each.client.url}: {each.why}" for each in self.servers)
-                    raise NoServer(f"no vLLM server for {down_s:.0f} s: {reasons}")
+                    raise NoServer(f"no vLLM server for {without_s:.0f} s: {reasons}")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await self._changed.wait()
+                # Not more than a look's worth: this process may itself have been stopped for a while.
+                without_s += min(time.monotonic() - looked, 2 * _LOOK_S)
+                looked = time.monotonic()
         finally:
             self.waiting -= 1
         server.load += 1
