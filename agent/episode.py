@@ -12,6 +12,8 @@ Limits are checked before every generation, in this order; the first that is rea
 Promises:
 * ids are only appended; an observation that would not leave `answer_reserve` tokens is shortened, saying so, and if not
   even that fits, the episode ends with MAX_CONTEXT;
+* where the environment takes text, a turn without a call is the answer: it ends the episode as SUBMITTED, and a turn
+  that a limit cut before any call ends it with that limit; the environment gets what stands outside of its thoughts;
 * a malformed call is answered with its named error and never ends the episode; the calls of one turn run in order and
   stop after the one that ends the episode; whole calls of a turn cut by length run too, where the format can tell;
 * a fault of sandbox, grader or engine gives an infra_error trajectory with the tokens so far, never a reward;
@@ -25,9 +27,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -184,7 +186,10 @@ class _Episode:
                 builder.append_action(made.tokens, made.logprobs, made.versions)
             if made.stop_reason is StopReason.ABORTED:
                 raise _Ended(ExitReason.WALL_CLOCK if self._late() and not self.cut.is_set() else ExitReason.SYSTEM_CUT)
-            await self._answer(builder, turn, made, self._parse(before, made))
+            parsed = self._parse(before, made)
+            if self.env.takes_text and self._is_text(parsed):
+                self._take_text(builder, turn, made, before)
+            await self._answer(builder, turn, made, parsed)
             turn += 1
 
     def _late(self) -> bool:
@@ -245,6 +250,21 @@ class _Episode:
             return (CallError(CallErrorKind.SEVERAL_CALLS, message),)
         return parsed
 
+    def _is_text(self, parsed: Parsed) -> bool:
+        """The turn calls nothing and does not try to: no tool is offered, or no call was begun."""
+        first = parsed[0]
+        silent = (CallErrorKind.MISSING, CallErrorKind.CUT_BY_LENGTH)
+        return not self.tools or (len(parsed) == 1 and isinstance(first, CallError) and first.kind in silent)
+
+    def _take_text(self, builder: TrajectoryBuilder, turn: int, made: Generation, before: list[int]) -> NoReturn:
+        """The turn is the answer. A cut call reads as one too: it holds no answer, and there is no room to mend it."""
+        self.env.answer(self.renderer.said(made.tokens, before=before))
+        self._report(turn, made, [], (), ())
+        if made.stop_reason is not StopReason.LENGTH:
+            raise _Ended(ExitReason.SUBMITTED)
+        full = len(builder) >= self.context and builder.action_tokens < self.limits.max_tokens
+        raise _Ended(ExitReason.MAX_CONTEXT if full else ExitReason.MAX_TOKENS)
+
     async def _answer(self, builder: TrajectoryBuilder, turn: int, made: Generation, parsed: Parsed) -> None:
         """Run the turn's calls and append their observation; raises _Ended when a call ended the episode."""
         observations: list[Observation] = []
@@ -259,24 +279,19 @@ class _Episode:
         ids = self._fit(texts, made.tokens[-1], answered, self.context - len(builder) - self.limits.answer_reserve)
         if ids is not None:
             builder.append_observation(ids)
-        if self.on_turn is not None:
-            self.on_turn(
-                TurnReport(
-                    self.identity.episode_id,
-                    turn,
-                    len(made.tokens),
-                    len(ids or ()),
-                    tuple(names),
-                    tuple(observation.error for observation in observations if observation.error),
-                    sum(made.logprobs) / len(made.logprobs),
-                )
-            )
+        self._report(turn, made, ids or [], names, [each.error for each in observations if each.error])
         if observations[-1].done:
             raise _Ended(ExitReason.SUBMITTED)
         if ids is None:
             # Out of sampled tokens as well: that limit comes first.
             spent = builder.action_tokens >= self.limits.max_tokens
             raise _Ended(ExitReason.MAX_TOKENS if spent else ExitReason.MAX_CONTEXT)
+
+    def _report(self, turn: int, made: Generation, ids: list[int], names: Sequence[str], errors: Sequence[str]) -> None:
+        if self.on_turn is not None:
+            mean = sum(made.logprobs) / len(made.logprobs)
+            report = (self.identity.episode_id, turn, len(made.tokens), len(ids), tuple(names), tuple(errors), mean)
+            self.on_turn(TurnReport(*report))
 
     async def _call(self, item: ToolCall | CallError) -> Observation:
         if isinstance(item, CallError):

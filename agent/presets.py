@@ -61,7 +61,8 @@ class Preset(BaseModel):
     name: str = Field(min_length=1)
     system: str
     user: str = "{problem}"
-    tools: tuple[str, ...] = Field(min_length=1)
+    tools: tuple[str, ...]
+    """None where the task is answered in text and nothing else."""
     calls: Literal["native", "fenced"] = "native"
     """How the model acts: tool calls as its family writes them, or one fenced block of shell a turn."""
     max_calls: PositiveInt | None = None

@@ -1,5 +1,7 @@
 """`load_tasks`: task sets by name, from files, or from the hub, as checked `Task`s.
 
+Sets that `data.sets` knows are read by their own columns, from the hub or from files; "maths" is rows of our own.
+
 A set is refused as a whole when a row cannot be used or an instance id comes twice: a run on part of a task set would
 report figures for another set than the one named. `datasets` is imported only when a file or hub set is asked for.
 """
@@ -15,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from data.maths_rows import maths_task
+from data.sets import TaskSet, known_sets
 from data.swe_rows import REQUIRED, swe_task
 from data.task import Task, TaskError
 
@@ -29,7 +33,8 @@ def load_tasks(
 ) -> list[Task]:
     """Tasks of one split, in the set's order; at most `limit`.
 
-    name   "micro-swe" (generated), a hub dataset id, or any label when `path` is given
+    name   "micro-swe" or "reasoning-gym:<task>" (generated), a set that `data.sets` knows, "maths" (rows with problem
+           and answer, from `path`), a hub dataset id with SWE-bench's columns, or any label when `path` is given
     split  of the set; for a single file it only labels the tasks
     path   a .jsonl, .json (list of rows), .parquet, .csv or .arrow file, or a folder made by `save_to_disk`
 
@@ -41,23 +46,56 @@ def load_tasks(
         from data import micro_swe
 
         return micro_swe.load(split, limit=limit)
+    if name.partition(":")[0] == "reasoning-gym":
+        from data.reasoning_gym import generate
+
+        return generate(name, split, path, limit)
+    known = known_sets().get(name)
     if path is None:
-        return _tasks(_hub_rows(name, split), split, name, "", limit)
+        if name == "maths":
+            raise TaskError('the task set "maths" is rows of your own: give their file (tasks.path)')
+        if known is not None and split not in known.splits:
+            raise TaskError(f"{name} ({known.hub}) has no split {split!r}; it has {', '.join(known.splits)}")
+        rows = read_rows(known.hub if known else name, split, subset=known.subset if known else None)
+        return _tasks(rows, split, name, "", limit, known)
+    place = Path(path).expanduser().absolute()
+    base_dir = place if place.is_dir() else place.parent
+    rows = read_rows(name, split, place)
+    source = f"{name} ({place.name})" if name else place.name
+    return _tasks(rows, split, source, str(base_dir), limit, known, maths=name == "maths")
+
+
+def read_rows(
+    name: str, split: str, path: str | os.PathLike[str] | None = None, *, subset: str | None = None
+) -> Iterable[Mapping[str, Any]]:
+    """Bare rows of a hub set, or of `path`. Raises TaskError."""
+    if path is None:
+        return _hub_rows(name, split, subset)
     place = Path(path).expanduser().absolute()
     if not place.exists():
         raise TaskError(f"no task set at {place}: give a {', '.join(_READERS)} file or a folder made by save_to_disk")
-    base_dir = place if place.is_dir() else place.parent
-    rows = _folder_rows(place, split) if place.is_dir() else _file_rows(place, split)
-    return _tasks(rows, split, f"{name} ({place.name})" if name else place.name, str(base_dir), limit)
+    return _folder_rows(place, split) if place.is_dir() else _file_rows(place, split)
 
 
-def _tasks(rows: Iterable[Mapping[str, Any]], split: str, source: str, base_dir: str, limit: int | None) -> list[Task]:
+def _tasks(
+    rows: Iterable[Mapping[str, Any]],
+    split: str,
+    source: str,
+    base_dir: str,
+    limit: int | None,
+    known: TaskSet | None = None,
+    *,
+    maths: bool = False,
+) -> list[Task]:
     tasks: dict[str, Task] = {}
+    make = maths_task if maths or (known is not None and known.kind == "maths") else swe_task
     with _named_errors(source):
-        for number, row in enumerate(itertools.islice(rows, limit)):
-            task = swe_task(row, number, split=split, source=source, base_dir=base_dir)
+        for number, given in enumerate(itertools.islice(rows, limit)):
+            row = known.convert(given, number) if known is not None else given
+            task = make(row, number, split=split, source=source, base_dir=base_dir)
             if task.task_id in tasks:
-                raise TaskError(f"{source}, row {number}: instance_id {task.task_id} comes twice; rename or remove one")
+                what = "instance_id" if make is swe_task else "id"
+                raise TaskError(f"{source}, row {number}: {what} {task.task_id} comes twice; rename or remove one")
             tasks[task.task_id] = task
     if not tasks:
         raise TaskError(f"{source} has no rows in split {split}")
@@ -118,11 +156,11 @@ def _folder_rows(place: Path, split: str) -> Iterable[Mapping[str, Any]]:
     return dataset
 
 
-def _hub_rows(name: str, split: str) -> Iterable[Mapping[str, Any]]:
+def _hub_rows(name: str, split: str, subset: str | None = None) -> Iterable[Mapping[str, Any]]:
     from datasets import load_dataset
 
     with _named_errors(f"{name} (a hub dataset; give a path for local files)"):
-        return load_dataset(name, split=split)
+        return load_dataset(name, subset, split=split)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """`kind` picks the environment ("swe"). `row` is the dataset's row: SWE-bench's columns for SWE tasks.
+    """`kind` picks the environment ("swe" or "maths"). `row` is the dataset's row: SWE-bench's columns for SWE tasks,
+    `problem`, `answer` and `grading` for maths (data/maths_rows.py).
 
     Besides SWE-bench's columns (instance_id, repo, base_commit, problem_statement, patch, test_patch, FAIL_TO_PASS,
     PASS_TO_PASS, image, eval_script, log_parser, eval_type) a SWE row may say where the repository comes from:

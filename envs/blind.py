@@ -13,6 +13,10 @@ class BlindEnvironment(Environment):
     def __init__(self, inner: Environment) -> None:
         self._inner = inner
         self.tools = inner.tools
+        self.takes_text = inner.takes_text
+
+    def answer(self, text: str) -> None:
+        self._inner.answer(text)
 
     async def reset(self) -> str:
         return await self._inner.reset()

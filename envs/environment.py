@@ -39,10 +39,16 @@ class Grade:
 
 
 class Environment(abc.ABC):
-    """One episode's world. Order of calls: reset, step*, grade, close (close always, and at any time)."""
+    """One episode's world. Order of calls: reset, step*, answer?, grade, close (close always, and at any time)."""
 
     tools: Sequence[Mapping[str, Any]] = ()
     """JSON schemas offered to the model, OpenAI function format."""
+    takes_text: bool = False
+    """A turn without a tool call is the model's answer: it ends the episode, and `answer` gets it."""
+
+    def answer(self, text: str) -> None:
+        """The last turn's text outside of its thoughts, also when a limit cut it. Only called where `takes_text`."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     async def reset(self) -> str:

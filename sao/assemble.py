@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +17,13 @@ from agent.renderers.choose import renderer_for
 from agent.tokenizer import Tokenizer, load_tokenizer
 from data.loaders import load_tasks
 from data.task import Task, TaskError
-from envs.blind import BlindEnvironment
-from envs.environment import Environment
-from envs.sandbox import SandboxBackend, SandboxLimits
-from envs.swe import SWEEnvironment, SweLimits, Verifier
-from envs.tools.toolset import ToolLimits, ToolSet
 from sao.backend import backend_of as backend_of
 from sao.backend import image_settings as image_settings
 from sao.config import Config
+from sao.environments import environments_of as environments_of
 from sao.paths import model_folder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-_GRADE_SLACK_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -55,9 +50,9 @@ def tasks_of(config: Config, count: int | None = None) -> list[Task]:
     tasks = load_tasks(
         config.tasks.name, config.tasks.split, config.tasks.path or None, limit=min(limits) if limits else None
     )
-    other = [task for task in tasks if task.kind != "swe"]
+    other = [task for task in tasks if task.kind not in ("swe", "maths")]
     if other:
-        raise TaskError(f"task {other[0].task_id} is of kind {other[0].kind!r}: only SWE tasks have an environment yet")
+        raise TaskError(f"task {other[0].task_id} is of kind {other[0].kind!r}: there is no environment for it")
     return tasks
 
 
@@ -87,43 +82,6 @@ def weights_hash(folder: Path) -> str:
             handle.seek(max(0, size - (1 << 20)))
             digest.update(handle.read(1 << 20))
     return digest.hexdigest()
-
-
-def swe_limits(config: Config, preset: Preset) -> SweLimits:
-    limits = preset.limits
-    return SweLimits(
-        sandbox=SandboxLimits(
-            memory_bytes=config.sandbox.memory_mib << 20, cpus=config.sandbox.cpus, pids=config.sandbox.pids
-        ),
-        # The agent's sandbox outlives the episode's own limits, so those decide; but not a dead driver by much.
-        episode_s=limits.reset_timeout_s + limits.episode_timeout_s + config.sandbox.grade_timeout_s + _GRADE_SLACK_S,
-        eval_timeout_s=config.sandbox.grade_timeout_s,
-    )
-
-
-def environments_of(
-    config: Config,
-    preset: Preset,
-    backend: SandboxBackend,
-    verifier_of: Callable[[Task], Verifier] | None = None,
-) -> Callable[[Task], Environment]:
-    """`verifier_of`: who judges a task's patch, instead of our own parsers."""
-    limits = swe_limits(config, preset)
-    toolset = ToolSet(
-        preset.tools,
-        ToolLimits(
-            observation_chars=preset.limits.observation_chars,
-            command_timeout_s=preset.limits.command_timeout_s,
-            max_command_timeout_s=preset.limits.command_timeout_s,
-        ),
-    )
-
-    def make(task: Task) -> Environment:
-        verifier = verifier_of(task) if verifier_of is not None else None
-        environment = SWEEnvironment(task, backend, toolset, limits, verifier=verifier)
-        return BlindEnvironment(environment) if config.agent.blind else environment
-
-    return make
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

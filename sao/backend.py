@@ -64,4 +64,4 @@ def ready_sandboxes(config: Config, kind: str) -> int:
     """How many the pool keeps. With "auto": as with Docker, the most it can be."""
     if config.sandbox.pool.ready >= 0:
         return config.sandbox.pool.ready
-    return 0 if kind == "embedded" else min(16, max(2, config.rollout.concurrency // 2))
+    return 0 if kind in ("embedded", "none") else min(16, max(2, config.rollout.concurrency // 2))

@@ -94,8 +94,9 @@ class PoolConfig(Section):
 
 
 class SandboxConfig(Section):
-    backend: Literal["auto", "docker", "embedded"] = "auto"
-    """auto takes Docker where an engine answers, else the embedded sandbox, and says so."""
+    backend: Literal["auto", "docker", "embedded", "none"] = "auto"
+    """auto takes Docker where an engine answers, else the embedded sandbox, and says so; none: for tasks without tools.
+    """
     memory_mib: int = Field(1024, ge=64)
     """Memory limit of one sandbox in MiB; no swap."""
     cpus: float = Field(1.0, gt=0)

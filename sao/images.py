@@ -24,6 +24,7 @@ from data.task import Task
 from envs.images import ImageFault, ImageName, ImagePlan, ImageStore, make_plan
 from envs.images.disk import Image, Usage, gib
 from envs.images.pull import Listener, PullProgress
+from envs.maths.environment import read_maths_row
 from envs.sandbox import BackendUnavailable
 from envs.swe import read_row
 from sao.assemble import image_settings, tasks_of
@@ -35,7 +36,9 @@ SHOWN = 20
 
 def images_of(tasks: Iterable[Task]) -> Counter[str]:
     """Image -> how many tasks want it. Raises TaskError."""
-    return Counter(read_row(task, need_tests=False).image for task in tasks)
+    return Counter(
+        read_maths_row(task).image if task.kind == "maths" else read_row(task, need_tests=False).image for task in tasks
+    )
 
 
 @contextlib.asynccontextmanager

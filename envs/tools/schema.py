@@ -42,7 +42,8 @@ def _string(description: str) -> dict[str, Any]:
 
 _PATH = _string("Path, relative to the repository or absolute.")
 
-SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+Schemas = Mapping[str, Mapping[str, Any]]
+SCHEMAS: Schemas = {
     "bash": _function(
         "bash",
         "Run a shell command in the repository's folder. Every call is a fresh shell; stdin is closed; no network.",
@@ -91,20 +92,21 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 _TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
 
 
-def signature(name: str) -> str:
+def signature(name: str, schemas: Schemas = SCHEMAS) -> str:
     """For error texts: view(path, start?, end?)."""
-    parameters = SCHEMAS[name]["function"]["parameters"]
+    parameters = schemas[name]["function"]["parameters"]
     required = parameters["required"]
     return f"{name}({', '.join(key if key in required else key + '?' for key in parameters['properties'])})"
 
 
-def check_call(call: ToolCall, offered: Sequence[str]) -> dict[str, Any]:
+def check_call(call: ToolCall, offered: Sequence[str], schemas: Schemas = SCHEMAS) -> dict[str, Any]:
     """The call's arguments, checked. An optional argument given as null counts as not given."""
     if call.name not in offered:
-        raise CallError("unknown_tool", f"there is no tool {call.name!r}. Tools: {', '.join(map(signature, offered))}.")
-    parameters = SCHEMAS[call.name]["function"]["parameters"]
+        known = ", ".join(signature(name, schemas) for name in offered)
+        raise CallError("unknown_tool", f"there is no tool {call.name!r}. Tools: {known}.")
+    parameters = schemas[call.name]["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    usage = f"Use {signature(call.name)}."
+    usage = f"Use {signature(call.name, schemas)}."
     given = {key: value for key, value in call.arguments.items() if value is not None or key in required}
     missing = [key for key in required if key not in given]
     if missing:

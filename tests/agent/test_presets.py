@@ -12,7 +12,7 @@ from envs.tools.schema import SCHEMAS
 
 
 def test_shipped_presets() -> None:
-    assert preset_names() == ["default", "demo", "editor", "mini", "paper"]
+    assert preset_names() == ["default", "demo", "editor", "matharena", "maths", "maths-python", "mini", "paper"]
     demo = load_preset("demo")
     assert (demo.name, demo.system, demo.user) == ("demo", "You fix bugs.", "{problem}")
     assert demo.tools == ("view", "str_replace", "submit")
@@ -27,7 +27,7 @@ def test_shipped_presets() -> None:
     for name in preset_names():
         preset = load_preset(name)
         assert preset.name == name
-        assert set(preset.tools) <= set(SCHEMAS)
+        assert set(preset.tools) <= {*SCHEMAS, "python"}
         assert "{problem}" not in preset.messages("p {x} {0}")[-1]["content"]
         assert "p {x} {0}" in preset.messages("p {x} {0}")[-1]["content"]
 
@@ -75,7 +75,7 @@ def test_mistakes_are_named_with_file_and_key(tmp_path, old, new, words) -> None
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(PresetError, match="Known: default, demo, editor, mini, paper"):
+    with pytest.raises(PresetError, match="Known: default, demo, editor, matharena, maths, maths-python, mini, paper"):
         load_preset("nope")
 
 

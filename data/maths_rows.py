@@ -1,0 +1,34 @@
+"""Checks maths rows: a problem, its final answer, how it is graded. Every complaint names row and column.
+
+A row has `problem` and `answer` (text or a number), and may have `id`, `grading` ("integer", the default, or
+"symbolic"), `image` (of the Python tool's sandbox) and whatever else its set holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from data.task import Task, TaskError
+
+GRADINGS = ("integer", "symbolic")
+
+
+def maths_task(row: Mapping[str, Any], number: int, *, split: str, source: str, base_dir: str) -> Task:
+    """Row `number` (from 0) as a task. Raises TaskError."""
+    name = row.get("id")
+    name = f"{source}-{number:06d}" if name is None or name == "" else str(name)
+    where = f"{source}, row {number} ({name})"
+    values = dict(row)
+    problem, answer = values.get("problem"), values.get("answer")
+    if not isinstance(problem, str) or not problem.strip():
+        raise TaskError(f"{where}: column problem is {problem!r:.60}, expected the problem's text")
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise TaskError(f"{where}: column answer is {answer!r:.60}, expected the final answer")
+    values["answer"] = str(answer)
+    values["grading"] = values.get("grading") or GRADINGS[0]
+    if values["grading"] not in GRADINGS:
+        raise TaskError(f"{where}: column grading is {values['grading']!r:.60}, expected {' or '.join(GRADINGS)}")
+    return Task(name, "maths", split, values, source, base_dir)
