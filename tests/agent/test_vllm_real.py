@@ -213,9 +213,9 @@ def test_updates_in_flight_leave_every_token_its_version(world: World) -> None:
 
         workers = [asyncio.create_task(play(worker)) for worker in range(4)]
         for version in range(1, UPDATES + 1):
-            torch.manual_seed(version)
             model = new_model(2)
-            model.load_state_dict(models[version - 1].state_dict())
+            torch.manual_seed(version)
+            # Not the last version's child: fifty steps would end in huge weights, whose fp32 sums differ by 1e-4.
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.05 * torch.randn_like(parameter))

@@ -159,15 +159,17 @@ def test_no_environment_and_a_taken_port_are_said_before_anything_starts(
     run(test)
 
 
-def test_killing_the_supervising_process_ends_the_tree(launch: LaunchSettings, tmp_path: Path) -> None:
+def supervising(launch: LaunchSettings, tmp_path: Path, hang_s: float = 300.0) -> subprocess.Popen[bytes]:
+    """A process of its own with a supervisor whose server is ready."""
     program = f"""
 import asyncio
 from pathlib import Path
 from agent.engines.vllm.launch import LaunchSettings
-from agent.engines.vllm.supervisor import Supervisor
+from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
 async def main():
     launch = LaunchSettings(model=Path({str(launch.model)!r}), environment=Path({str(launch.environment)!r}))
-    async with Supervisor(launch, Path({str(tmp_path)!r}) / "logs") as supervisor:
+    settings = SuperviseSettings(hang_s={hang_s})
+    async with Supervisor(launch, Path({str(tmp_path)!r}) / "logs", settings=settings) as supervisor:
         await supervisor.wait_ready()
         print("ready", flush=True)
         await asyncio.sleep(600)
@@ -177,10 +179,33 @@ asyncio.run(main())
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     assert parent.stdout.readline() == b"ready\n"
+    return parent
+
+
+def test_killing_the_supervising_process_ends_the_tree(launch: LaunchSettings, tmp_path: Path) -> None:
+    parent = supervising(launch, tmp_path)
     found = descendants(parent.pid)
     assert len(found) >= 3
     parent.kill()
     parent.wait()
+    assert gone(found)
+
+
+def test_a_supervisor_that_was_itself_stopped_does_not_take_its_server_for_hung(
+    launch: LaunchSettings, tmp_path: Path
+) -> None:
+    parent = supervising(launch, tmp_path, hang_s=3.0)
+    try:
+        found = descendants(parent.pid)
+        time.sleep(1.0)
+        parent.send_signal(signal.SIGSTOP)
+        time.sleep(8.0)
+        parent.send_signal(signal.SIGCONT)
+        time.sleep(8.0)
+        assert all(alive(pid) for pid in found)
+    finally:
+        parent.kill()
+        parent.wait()
     assert gone(found)
 
 

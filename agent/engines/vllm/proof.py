@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LENGTH = 48
 """Tokens of the probe. Every one of its positions sums over the whole vocabulary, so every row of the head counts."""
-TOLERANCE = 1e-3
-"""Largest difference of one log-probability where both sides compute in fp32 (seen: 2e-6)."""
+TOLERANCE = 2e-4
+"""Largest difference of one log-probability where both sides compute in fp32 (seen: 2e-5)."""
 TOLERANCE_LOW = 0.5
 """The same where one side computes in 16 bits (untested on a GPU)."""
 
