@@ -1,15 +1,19 @@
 """Tasks of reasoning-gym (extra `gym`), generated here: no download, as many as one likes.
 
 Promises: "reasoning-gym:<task>" with a split and a number is always the same task (one version of the package); no two
-splits share a seed; a generator whose answers are no numbers is refused, since our graders could not judge them.
+splits share a seed; a generator whose answers are no numbers is refused, since our graders could not judge them. The
+generator's own options follow the task: "reasoning-gym:chain_sum?max_terms=3&max_digits=1".
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 from data.maths_rows import maths_task
 from data.task import Task, TaskError
@@ -24,7 +28,7 @@ _INSTRUCTION = re.compile(r"\s*(?:Give|Return|Provide) [^.\n]*(?:answer|result)[
 
 def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, limit: int | None = None) -> list[Task]:
     """Raises TaskError."""
-    task = name.partition(":")[2]
+    task, _, options = name.partition(":")[2].partition("?")
     if path is not None:
         raise TaskError(f"{name} is generated: leave tasks.path empty")
     if split not in SPLITS:
@@ -40,8 +44,23 @@ def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, 
         known = ", ".join(sorted(DATASETS)[:200])
         raise TaskError(f"reasoning-gym has no task {task!r}: write reasoning-gym:<task>, one of {known}")
     seed = int.from_bytes(hashlib.sha256(f"{task}\0{split}".encode()).digest()[:4], "big")
-    made = reasoning_gym.create_dataset(task, seed=seed, size=limit or DEFAULT_COUNT)
+    given = _options(name, options)
+    try:
+        made = reasoning_gym.create_dataset(task, seed=seed, size=limit or DEFAULT_COUNT, **given)
+    except (TypeError, AssertionError, ValueError) as error:
+        known = ", ".join(
+            field.name for field in dataclasses.fields(DATASETS[task][1]) if field.name not in ("seed", "size")
+        )
+        raise TaskError(f"{name}: the generator refuses its options ({error}); it has {known}") from error
     return [_task(made[number], number, name, split) for number in range(len(made))]
+
+
+def _options(name: str, text: str) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True) if text else []
+        return {key: json.loads(value) for key, value in pairs}
+    except ValueError as error:
+        raise TaskError(f"{name}: write options as reasoning-gym:<task>?option=value&option=value ({error})") from error
 
 
 def _task(entry: Any, number: int, name: str, split: str) -> Task:

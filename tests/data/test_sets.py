@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -286,10 +287,16 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
             task.row["problem"] for task in load_tasks(name, "heldout", limit=20)
         }
         assert {read_maths_row(task).grading for task in tasks} == {"integer"}
+    short = load_tasks("reasoning-gym:chain_sum?min_terms=2&max_terms=2&max_digits=1", "train", limit=20)
+    assert all(re.search(r": \d [+-] \d =$", task.row["problem"]) for task in short)
     for words, arguments in (
         ("write reasoning-gym:<task>", ("reasoning-gym:nothing", "train")),
         ("it has train, heldout", ("reasoning-gym:gcd", "test")),
         ("is no number", ("reasoning-gym:spell_backward", "train")),
+        ("refuses its options.* it has min_terms", ("reasoning-gym:chain_sum?terms=2", "train")),
+        ("refuses its options.* must be >=", ("reasoning-gym:chain_sum?max_terms=0", "train")),
+        ("option=value", ("reasoning-gym:chain_sum?max_terms", "train")),
+        ("option=value", ("reasoning-gym:chain_sum?max_terms=many", "train")),
         ("leave tasks.path empty", ("reasoning-gym:gcd", "train", "x.jsonl")),
     ):
         with pytest.raises(TaskError, match=words):
