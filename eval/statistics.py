@@ -60,3 +60,23 @@ def paired_bootstrap(
     drawn = np.random.default_rng(seed).multinomial(len(gaps), counts / len(gaps), size=draws)
     low, high = np.quantile(drawn @ values / len(gaps), [(1 - level) / 2, (1 + level) / 2])
     return Difference(float(gaps.mean()), float(low), float(high))
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Unbiased estimate, from `samples` draws of which `correct` were right, that at least one of k draws is right
+    (Chen et al. 2021, arXiv 2107.03374): 1 - C(n - c, k) / C(n, k).
+
+    Raises ValueError unless 0 <= correct <= samples and 1 <= k <= samples."""
+    if not 0 <= correct <= samples or not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} of {samples} samples, {correct} correct: needs 0 <= correct <= samples and 1 <= k")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def bootstrap_mean(
+    values: Sequence[float], *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean; `values` are drawn with replacement. Same seed, same interval.
+
+    Raises ValueError as paired_bootstrap."""
+    found = paired_bootstrap([0.0] * len(values), values, draws=draws, level=level, seed=seed)
+    return found.low, found.high

@@ -1,4 +1,4 @@
-"""The sub-commands of `sao eval`, one a suite: held-out micro-SWE tasks, SWE-bench, the comparison of two results.
+"""The sub-commands of `sao eval`, one a suite: held-out micro-SWE tasks, maths, SWE-bench, comparing two results.
 
 A suite adds its commands to `eval_app`; what they do stands in a module of its own.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from sao import cli_swebench
+from sao import cli_maths, cli_swebench
 from sao.cli_common import Config_, Model_, Plain_, Sandbox_, Set_, console, example, overrides_of
 
 eval_app = typer.Typer(help="Score models on what they were not trained on.", no_args_is_help=True)
@@ -63,5 +63,6 @@ def register(app: typer.Typer) -> None:
         name="micro-swe",
         epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),
     )(micro_swe)
+    cli_maths.register(eval_app)
     cli_swebench.register(eval_app)
     app.add_typer(eval_app, name="eval")

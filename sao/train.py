@@ -20,6 +20,7 @@ from typing import IO
 
 from rich.console import Console
 
+from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
 from data.log import TrajectoryLog
 from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
@@ -106,6 +107,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     config = for_training(config)
     config.train.resolved_step()  # an unknown control is refused before there is a folder
     parts = parts_of(config)
+    refuse_evaluation_tasks(parts.tasks)
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "

@@ -10,6 +10,7 @@ from rich.console import Console
 from data.journal import Journal
 from data.log import TrajectoryLog, read_logs
 from sao.config import Config
+from sao.guard import refuse_evaluation_run
 from sao.paths import UserError, model_folder
 from sao.rundir import find_run, read_config
 from trainer.paths import TrainerPaths
@@ -27,6 +28,9 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
 
     if out.exists():
         raise UserError(f"{out} exists: a critic folder is written once. Choose another --out or remove it.")
+    for log in logs:
+        if (log.parent / "config.toml").is_file():
+            refuse_evaluation_run(log.parent)
     model = model_folder(config.model.path)
     tokenizer = load_tokenizer(model).fingerprint
     torch.set_num_threads(config.train.threads)
@@ -71,6 +75,7 @@ def replay_training(
     from trainer.statistics import StepMetrics
 
     folder = find_run(run)
+    refuse_evaluation_run(folder)
     config = read_config(folder)
     train = config.train
     if overrides or control:

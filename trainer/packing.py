@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.foreign import import_refusal
+from data.contamination import training_refusal
 from data.trajectory import SpanKind, Status, Trajectory
 
 
@@ -84,14 +84,14 @@ def untrainable_reason(trajectory: Trajectory, *, bootstraps: bool = True) -> st
     """Why the trainer refuses this trajectory, or None. `bootstraps`: a critic is there to value a system cut."""
     status, sampling = trajectory.outcome.status, trajectory.identity.sampling
     if status is Status.IMPORTED:
-        return f"{status}: {import_refusal(trajectory)}"
+        return f"{status}: {training_refusal(trajectory)}"
     if status is Status.INFRA_ERROR:
         return f"{status}: the environment or engine failed, which says nothing about the policy"
     if status is Status.CUT and not bootstraps:
         return f"{status}: cut by the system, and without a critic nothing can stand in for the missing reward"
     if sampling.temperature != 1 or sampling.top_p != 1:
         return f"sampled at temperature {sampling.temperature}, top-p {sampling.top_p}: training needs 1 and 1"
-    return None
+    return training_refusal(trajectory) or None
 
 
 def action_positions(trajectory: Trajectory) -> NDArray[np.int64]:

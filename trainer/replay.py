@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from data.foreign import import_refusal
+from data.contamination import training_refusal
 from data.journal import Entry
 from data.trajectory import Trajectory
 from trainer.controls import RewardHistory
@@ -119,7 +119,7 @@ def replay_offpolicy(
     report, history, updates = ReplayReport(), RewardHistory(), 0
     waiting: list[Trajectory] = []
     for trajectory in trajectories:
-        if refusal := import_refusal(trajectory):
+        if refusal := training_refusal(trajectory):
             raise ReplayError(refusal)
         if trajectory.oldest_version is None or untrainable_reason(trajectory, bootstraps=learner.critic is not None):
             continue
@@ -147,7 +147,10 @@ def _batch(made: Recorded, trajectories: Mapping[str, Trajectory]) -> list[Traje
     missing = [episode for episode in made.episodes if episode not in trajectories]
     if missing:
         raise ReplayError(f"step {made.step} was trained on episode {missing[0]}, which is not in the log")
-    return [trajectories[episode] for episode in made.episodes]
+    batch = [trajectories[episode] for episode in made.episodes]
+    if refusal := next(filter(None, map(training_refusal, batch)), ""):
+        raise ReplayError(refusal)
+    return batch
 
 
 def _note(report: ReplayReport, metrics: StepMetrics, on_step: Callable[[StepMetrics], None]) -> None:

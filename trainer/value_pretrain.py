@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data.foreign import import_refusal
+from data.contamination import training_refusal
 from data.trajectory import Status, Trajectory
 from trainer.critic import Critic, freeze, save_critic
 from trainer.optim import TrainingSetupError, build_optimizer, check_dropout_off, warmed_rate
@@ -67,7 +67,7 @@ class ValueResult:
 def usable(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
     """Graded ones with action tokens. Raises ValueDataError when they come from several versions or tokenizers."""
     trajectories = list(trajectories)
-    if refusal := next(filter(None, map(import_refusal, trajectories)), ""):
+    if refusal := next(filter(None, map(training_refusal, trajectories)), ""):
         raise ValueDataError(refusal)
     kept = [t for t in trajectories if t.outcome.status is Status.GRADED and t.oldest_version is not None]
     sources = {(t.identity.lineage, int(v)) for t in kept for v in np.unique(t.versions[t.action_mask])}

@@ -1,0 +1,58 @@
+"""The sub-commands of `sao eval` for competition mathematics, one a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Optional
+
+import typer
+
+from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of
+
+SUITES = {
+    "aime2025": "AIME 2025: 30 problems, exact integers.",
+    "beyondaime": "BeyondAIME: 100 problems, exact integers.",
+    "imo-answerbench": "IMO-AnswerBench: 400 problems, compared by math-verify; integers also reported apart.",
+}
+
+
+def _command(suite: str, about: str) -> Callable[..., None]:
+    def command(
+        model: Model_ = None,
+        data: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(help="Local file with the problems; default: the hub's set (docs/evaluation.md)."),
+        ] = None,
+        protocol: Annotated[str, typer.Option(help="paper, matharena, or your own .toml file.")] = "paper",
+        python: Annotated[bool, typer.Option("--python", help="With the Python tool, in a sandbox.")] = False,
+        samples: Annotated[Optional[int], typer.Option(help="Of each problem; default: the protocol's.", min=1)] = None,  # noqa: UP045
+        limit: Annotated[Optional[int], typer.Option(help="Only the first so many problems.", min=1)] = None,  # noqa: UP045
+        seed: Annotated[Optional[int], typer.Option(help="Of every draw.")] = None,  # noqa: UP045
+        config: Config_ = "demo",
+        overrides: Set_ = None,
+        sandbox: Sandbox_ = None,
+        run: Run_ = None,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Never continue an unfinished run.")] = False,
+        plain: Plain_ = False,
+    ) -> None:
+        from sao.config import load_config
+        from sao.maths import Choice, run_suite
+
+        resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, seed=seed))
+        choice = Choice(suite, data, protocol, python, samples, limit)
+        raise typer.Exit(run_suite(resolved, console(plain), choice, run=run, fresh=fresh))
+
+    command.__doc__ = f"{about} k samples each: avg@k with its interval, pass@k. Started again, it continues."
+    return command
+
+
+def register(eval_app: typer.Typer) -> None:
+    for suite, about in SUITES.items():
+        eval_app.command(
+            suite,
+            epilog=example(
+                f"sao eval {suite} --model my/model",
+                f"sao eval {suite} --model my/model --protocol matharena --samples 4",
+                f"sao eval {suite} --data problems.jsonl --python --limit 10",
+            ),
+        )(_command(suite, about))
