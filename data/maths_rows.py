@@ -11,7 +11,7 @@ from typing import Any
 
 from data.task import Task, TaskError
 
-GRADINGS = ("integer", "symbolic")
+GRADINGS = ("integer", "symbolic", "last_integer")
 
 
 def maths_task(row: Mapping[str, Any], number: int, *, split: str, source: str, base_dir: str) -> Task:

@@ -2,7 +2,8 @@
 
 Promises: "reasoning-gym:<task>" with a split and a number is always the same task (one version of the package); no two
 splits share a seed; a generator whose answers are no numbers is refused, since our graders could not judge them. The
-generator's own options follow the task: "reasoning-gym:chain_sum?max_terms=3&max_digits=1".
+generator's own options follow the task: "reasoning-gym:chain_sum?max_terms=3&max_digits=1"; so does
+`grading=last_integer`, for models too small to box an answer.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, 
         raise TaskError(f"reasoning-gym has no task {task!r}: write reasoning-gym:<task>, one of {known}")
     seed = int.from_bytes(hashlib.sha256(f"{task}\0{split}".encode()).digest()[:4], "big")
     given = _options(name, options)
+    grading = given.pop("grading", None)
     try:
         made = reasoning_gym.create_dataset(task, seed=seed, size=limit or DEFAULT_COUNT, **given)
     except (TypeError, AssertionError, ValueError) as error:
@@ -52,18 +54,26 @@ def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, 
             field.name for field in dataclasses.fields(DATASETS[task][1]) if field.name not in ("seed", "size")
         )
         raise TaskError(f"{name}: the generator refuses its options ({error}); it has {known}") from error
-    return [_task(made[number], number, name, split) for number in range(len(made))]
+    return [_task(made[number], number, name, split, grading) for number in range(len(made))]
 
 
 def _options(name: str, text: str) -> dict[str, Any]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True) if text else []
-        return {key: json.loads(value) for key, value in pairs}
     except ValueError as error:
         raise TaskError(f"{name}: write options as reasoning-gym:<task>?option=value&option=value ({error})") from error
+    return {key: _value(value) for key, value in pairs}
 
 
-def _task(entry: Any, number: int, name: str, split: str) -> Task:
+def _value(text: str) -> Any:
+    """A number, true, false, null or a list as JSON has them; else a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -> Task:
     answer = str(entry["answer"]).strip()
     if not _NUMBER.fullmatch(answer):
         raise TaskError(
@@ -74,6 +84,6 @@ def _task(entry: Any, number: int, name: str, split: str) -> Task:
         "id": f"{name}/{split}/{number:06d}",
         "problem": _INSTRUCTION.sub("", str(entry["question"])).strip(),
         "answer": answer,
-        "grading": "integer" if _INTEGER.fullmatch(answer) else "symbolic",
+        "grading": grading or "integer" if _INTEGER.fullmatch(answer) else "symbolic",
     }
     return maths_task(row, number, split=split, source=name, base_dir="")

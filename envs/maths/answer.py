@@ -33,6 +33,7 @@ OPEN_BOX = "open_box"
 EMPTY_BOX = "empty_box"
 TOO_LONG = "too_long"
 NOT_AN_INTEGER = "not_an_integer"
+NO_NUMBER = "no_number"
 
 
 def boxed(text: str) -> Answer:
@@ -90,3 +91,15 @@ def integer_of(text: str) -> int | None:
     else:
         return None
     return int(digits) if len(digits.lstrip("+-")) <= MAX_DIGITS else None
+
+
+_NUMBER = re.compile(r"(?<![0-9.,)])[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?![0-9])")
+
+
+def last_number(text: str) -> Answer:
+    """The last number that stands in a text, for training tasks of small models that box nothing. A minus right behind
+    a digit subtracts."""
+    if not text.strip():
+        return Answer(None, NO_TEXT)
+    *_, found = ("", *(match.group() for match in _NUMBER.finditer(text)))
+    return Answer(found) if found else Answer(None, NO_NUMBER)

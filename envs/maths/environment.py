@@ -47,7 +47,7 @@ def read_maths_row(task: Task) -> MathsRow:
     except ValueError:
         known = ", ".join(Grading)
         raise TaskError(f"task {task.task_id}, column grading: {task.row['grading']!r} is none of {known}") from None
-    if grading is Grading.INTEGER and integer_of(values["answer"]) is None:
+    if grading is not Grading.SYMBOLIC and integer_of(values["answer"]) is None:
         raise TaskError(
             f"task {task.task_id}, column answer: {values['answer'][:80]!r} is no integer; set grading to symbolic"
         )

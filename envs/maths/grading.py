@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envs.environment import EnvironmentFault
-from envs.maths.answer import NOT_AN_INTEGER, boxed, integer_of
+from envs.maths.answer import NOT_AN_INTEGER, boxed, integer_of, last_number
 from envs.maths.verify import Comparer
 
 
 class Grading(enum.StrEnum):
     INTEGER = "integer"
     SYMBOLIC = "symbolic"
+    LAST_INTEGER = "last_integer"
+    """No box: the last number of the text. For training tasks; no benchmark is graded so."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ class MathsGrade:
 
 async def grade_text(text: str, gold: str, grading: Grading, comparer: Comparer) -> MathsGrade:
     """`text`: the model's last turn without its thoughts. Raises EnvironmentFault (GraderFault, VerifierMissing)."""
-    found = boxed(text)
+    found = last_number(text) if grading is Grading.LAST_INTEGER else boxed(text)
     if found.text is None:
         return MathsGrade(False, None, found.why)
     answer = found.text.strip()
-    if grading is Grading.INTEGER:
+    if grading is not Grading.SYMBOLIC:
         wanted, given = integer_of(gold), integer_of(answer)
         if wanted is None:
             raise EnvironmentFault(f"the reference answer {gold[:80]!r} is no integer: grade this task as symbolic")

@@ -289,6 +289,8 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
         assert {read_maths_row(task).grading for task in tasks} == {"integer"}
     short = load_tasks("reasoning-gym:chain_sum?min_terms=2&max_terms=2&max_digits=1", "train", limit=20)
     assert all(re.search(r": \d [+-] \d =$", task.row["problem"]) for task in short)
+    (lenient,) = load_tasks("reasoning-gym:chain_sum?grading=last_integer", "train", limit=1)
+    assert read_maths_row(lenient).grading == "last_integer"
     for words, arguments in (
         ("write reasoning-gym:<task>", ("reasoning-gym:nothing", "train")),
         ("it has train, heldout", ("reasoning-gym:gcd", "test")),
@@ -296,7 +298,7 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
         ("refuses its options.* it has min_terms", ("reasoning-gym:chain_sum?terms=2", "train")),
         ("refuses its options.* must be >=", ("reasoning-gym:chain_sum?max_terms=0", "train")),
         ("option=value", ("reasoning-gym:chain_sum?max_terms", "train")),
-        ("option=value", ("reasoning-gym:chain_sum?max_terms=many", "train")),
+        ("refuses its options", ("reasoning-gym:chain_sum?max_terms=many", "train")),
         ("leave tasks.path empty", ("reasoning-gym:gcd", "train", "x.jsonl")),
     ):
         with pytest.raises(TaskError, match=words):

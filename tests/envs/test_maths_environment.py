@@ -10,6 +10,7 @@ import pytest
 from data.maths_rows import maths_task
 from data.task import Task, TaskError
 from envs.environment import EnvironmentFault, ToolCall
+from envs.maths.answer import last_number
 from envs.maths.environment import MathsEnvironment, read_maths_row
 from envs.maths.tool import PythonTool
 from envs.sandbox.contract import StartFailed
@@ -89,6 +90,36 @@ def test_an_episode_without_a_tool_needs_no_sandbox(text: str | None, reward: fl
         await env.close()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("text", "reward", "why"),
+    [
+        ("6 times 7 is 42.", 1.0, "equal"),
+        ("42 = 6 * 7", 0.0, "different"),
+        ("1,042", 0.0, "different"),
+        ("42.0", 0.0, "not_an_integer"),
+        ("50-8 = +42", 1.0, "equal"),
+        ("it is -42", 0.0, "different"),
+        ("no idea", 0.0, "no_number"),
+        ("  ", 0.0, "no_text"),
+    ],
+)
+def test_the_last_number_counts_where_the_task_says_so(text: str, reward: float, why: str) -> None:
+    async def go() -> None:
+        env = MathsEnvironment(task(grading="last_integer"))
+        await env.reset()
+        env.answer(text)
+        made = await env.grade()
+        assert (made.reward, made.detail["why"]) == (reward, why)
+
+    asyncio.run(go())
+
+
+def test_a_minus_behind_a_digit_subtracts() -> None:
+    assert [last_number(text).text for text in ("50-8", "50 - 8", "50 -8", "(3)-4", "=-8", "1,234,567")] == [
+        "8", "8", "-8", "4", "-8", "1,234,567",
+    ]  # fmt: skip
 
 
 def test_a_lone_surrogate_in_an_answer_can_be_logged() -> None:
