@@ -50,7 +50,7 @@ def launch(tmp_path: Path) -> LaunchSettings:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/server.py "$@"\n')
     python.chmod(0o755)
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 4096}')
     return LaunchSettings(model=tmp_path / "model", environment=tmp_path / "env")
 
 
@@ -239,6 +239,7 @@ def test_command_and_environment(launch: LaunchSettings) -> None:
     words = command(launch, 8321)
     for flag, value in (("--host", "127.0.0.1"), ("--generation-config", "vllm"), ("--dtype", "float32")):
         assert words[words.index(flag) + 1] == value
+    assert words[words.index("--max-num-batched-tokens") + 1] == "4096"  # a whole prompt: chunks kill a CPU engine
     variables = environment(launch, base={"PATH": "/bin", "PYTHONPATH": "/rooms", "PYTHONDONTWRITEBYTECODE": "1"})
     assert variables["PATH"] == "/bin"
     assert "PYTHONDONTWRITEBYTECODE" not in variables

