@@ -27,6 +27,14 @@ Instance_ = Annotated[
 ]
 Skip_ = Annotated[Optional[str], typer.Option(help="Skip list made by validate.")]  # noqa: UP045
 Limit_ = Annotated[Optional[int], typer.Option(help="Only the first so many rows.", min=1)]  # noqa: UP045
+Network_ = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--network",
+        help="Instance whose tests get Docker's bridge network, or a skip list (.json) of validate: the rows that need "
+        "one by it. May be repeated. All others have none.",
+    ),
+]
 Workers_ = Annotated[int, typer.Option(help="Evaluations at once.", min=1)]
 Timeout_ = Annotated[float, typer.Option(help="Seconds for one instance's tests.", min=1)]
 Memory_ = Annotated[float, typer.Option(help="GiB of memory of one evaluation.", min=0.1)]
@@ -35,10 +43,10 @@ Tries_ = Annotated[int, typer.Option(help="Tries when image, engine, sandbox or 
 
 
 def _choice(split: str, rows: str | None, stored: str | None, instance: list[str] | None, skip: str | None,
-            limit: int | None) -> RowChoice:  # fmt: skip
+            limit: int | None, network: list[str] | None) -> RowChoice:  # fmt: skip
     from sao.swebench import RowChoice
 
-    return RowChoice(split, rows, stored, tuple(instance or ()), skip, limit)
+    return RowChoice(split, rows, stored, tuple(instance or ()), skip, limit, tuple(network or ()))
 
 
 def _settings(workers: int, timeout: float, memory: float, cpus: float, tries: int) -> GradeSettings:
@@ -57,6 +65,7 @@ def swebench(
     instance: Instance_ = None,
     skip: Skip_ = None,
     limit: Limit_ = None,
+    network: Network_ = None,
     config: Config_ = "demo",
     overrides: Set_ = None,
     sandbox: Sandbox_ = None,
@@ -80,7 +89,7 @@ def swebench(
     code = run_agent(
         load_config(config, overrides_of(overrides, sandbox=sandbox, model=model)),
         console(plain),
-        _choice(split, rows, stored_rows, instance, skip, limit),
+        _choice(split, rows, stored_rows, instance, skip, limit, network),
         settings=_settings(workers, timeout, memory, cpus, tries),
         run=run,
         fresh=fresh,
@@ -96,6 +105,7 @@ def grade(
     instance: Instance_ = None,
     skip: Skip_ = None,
     limit: Limit_ = None,
+    network: Network_ = None,
     config: Config_ = "demo",
     overrides: Set_ = None,
     sandbox: Sandbox_ = None,
@@ -114,7 +124,7 @@ def grade(
     code = run_grading(
         load_config(config, overrides_of(overrides, sandbox=sandbox)),
         console(plain),
-        _choice(split, rows, stored_rows, instance, skip, limit),
+        _choice(split, rows, stored_rows, instance, skip, limit, network),
         predictions=predictions,
         settings=_settings(workers, timeout, memory, cpus, tries),
         run=run,
@@ -130,6 +140,7 @@ def validate(
     instance: Instance_ = None,
     skip: Skip_ = None,
     limit: Limit_ = None,
+    network: Network_ = None,
     config: Config_ = "demo",
     overrides: Set_ = None,
     sandbox: Sandbox_ = None,
@@ -148,7 +159,7 @@ def validate(
     code = run_validation(
         load_config(config, overrides_of(overrides, sandbox=sandbox)),
         console(plain),
-        _choice(split, rows, stored_rows, instance, skip, limit),
+        _choice(split, rows, stored_rows, instance, skip, limit, network),
         repeats=repeats,
         settings=_settings(workers, timeout, memory, cpus, tries),
         run=run,
@@ -178,6 +189,7 @@ def register(eval_app: typer.Typer) -> None:
             "sao eval swebench grade --predictions preds.json --split verified",
             "sao eval swebench grade --predictions gold --rows rows.jsonl --workers 16",
             "sao eval swebench validate --split verified --repeats 2",
+            "sao eval swebench --split verified --network runs/swebench-validate-verified/skip.json",
         ),
     )
     app.callback()(swebench)

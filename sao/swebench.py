@@ -30,6 +30,7 @@ from eval.swebench.page import write_swebench_page
 from eval.swebench.predictions import Prediction, read_predictions
 from eval.swebench.report import run_report, scores, unknown_ids
 from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
+from eval.swebench.skipping import read_skip_list
 from eval.swebench.store import EvalFolder
 from eval.swebench.validate import check_rows, skip_list
 from sao.backend import backend_of
@@ -48,6 +49,8 @@ class RowChoice:
     instances: Sequence[str] = ()
     skip: str | None = None
     limit: int | None = None
+    network: Sequence[str] = ()
+    """Instances whose tests get a network: ids, or skip lists of validate, which name the rows that need it."""
 
     @property
     def label(self) -> str:
@@ -65,20 +68,24 @@ class RowChoice:
     def load(self) -> list[HarnessRow]:
         """Raises EvalError, TaskError."""
         stored = stored_rows(self.stored) if self.stored else None
-        rows = choose(harness_rows(load_tasks(*self.source), stored), self.instances)
-        left_out = _skipped(self.skip) if self.skip else set()
+        rows = harness_rows(load_tasks(*self.source), stored)
+        named = {word for word in self.network if not word.endswith(".json")}
+        if unknown := sorted(named - {row.instance_id for row in rows}):
+            raise EvalError(f"the task set has no instance {', '.join(unknown[:5])}; check --network")
+        rows = choose(rows, self.instances)
+        left_out = read_skip_list(self.skip).left_out(self._networked()) if self.skip else frozenset()
         rows = [row for row in rows if row.instance_id not in left_out][: self.limit]
         if not rows:
             raise EvalError("no row is left to evaluate: look at --instance, --skip and --limit")
         return rows
 
+    def settings(self, settings: GradeSettings, rows: Sequence[HarnessRow]) -> GradeSettings:
+        """With the network switched on for those of `rows` that are named. Raises EvalError."""
+        return dataclasses.replace(settings, network=self._networked() & {row.instance_id for row in rows})
 
-def _skipped(path: str) -> set[str]:
-    try:
-        value = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        return set(value["skip"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvalError(f"{path} is no skip list of `sao eval swebench validate`: {error}") from error
+    def _networked(self) -> frozenset[str]:
+        lists = [read_skip_list(word).need_network for word in self.network if word.endswith(".json")]
+        return frozenset(word for word in self.network if not word.endswith(".json")).union(*lists)
 
 
 def limits_of(timeout_s: float, memory_gib: float, cpus: float) -> EvalLimits:
@@ -97,6 +104,7 @@ def grade(
     """Grade a predictions file, or `gold`. Exit code 1 when an instance has no verdict about the model."""
     harness_version()  # says what is missing before anything else starts
     rows = choice.load()
+    settings = choice.settings(settings, rows)
     if predictions == "gold":
         given = {row.instance_id: Prediction(row.instance_id, "gold", str(row.row.get("patch") or "")) for row in rows}
     else:
@@ -154,7 +162,7 @@ def _facts(
         "model": next(iter(predictions.values())).model,
         "harness": f"swebench {version}",
         "sandbox": sandbox,
-        "network": "none",
+        "network": "bridge, for network_ids alone" if settings.network else "none",
         "timeout_s": settings.limits.timeout_s,
         "memory_bytes": settings.limits.memory_bytes,
         "predictions_sha256": hashlib.sha256(json.dumps(official).encode()).hexdigest(),
@@ -176,6 +184,8 @@ def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str
         table.add_row("errors", " · ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in kinds))
     flagged = f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} of them resolved"
     table.add_row("suspicious", flagged)
+    if report["network_ids"]:
+        table.add_row("with network", escape(", ".join(report["network_ids"])))
     console.print(table)
     for name, found in list(report["findings"].items())[:10]:
         console.print(f"[magenta]{escape(name)}[/]: {escape('; '.join(found))[:300]}", highlight=False)
@@ -196,6 +206,7 @@ def validate(
     """Reference fix resolved, nothing unresolved, repeats agree; writes skip.json. Exit code 1 when a row fails."""
     harness_version()
     rows = choice.load()
+    settings = choice.settings(settings, rows)
 
     async def go() -> int:
         with EvalFolder(runs_folder() / (run or f"swebench-validate-{choice.label}")) as folder:
@@ -223,6 +234,15 @@ def validate(
     return asyncio.run(go())
 
 
+async def _check_network(config: Config) -> None:
+    """Before an agent works for hours. Its own sandboxes have no network whatever is said here."""
+    backend = await backend_of(config, "network-check")
+    try:
+        await backend.check_network()
+    finally:
+        await backend.close()
+
+
 def run_agent(
     config: Config,
     console: Console,
@@ -242,6 +262,7 @@ def run_agent(
 
     harness_version()
     rows = choice.load()
+    settings = choice.settings(settings, rows)
     name, split, path = choice.source
     tasks = config.tasks.model_copy(update={"name": name, "split": split, "path": path or "", "limit": 0})
     rollout = config.rollout.model_copy(update={"episodes": len(rows)})
@@ -252,6 +273,8 @@ def run_agent(
     parts = dataclasses.replace(
         parts_of(config), tasks=[row.task for row in rows], preset=preset.model_copy(update={"limits": limits})
     )
+    if settings.network:
+        asyncio.run(_check_network(config))
     opened = open_run(config, run, fresh=fresh, origin=parts.origin)
 
     async def go() -> int:

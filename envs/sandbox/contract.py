@@ -1,9 +1,10 @@
 """The sandbox contract. Both backends pass the same contract tests (tests/envs/test_sandbox_contract.py).
 
-Promises: no network; limits on memory, cpus, processes, open files; commands run in a fresh session each with stdin
-closed and stdout+stderr merged in order; on a time-out every process in the sandbox except its init and channel is
-dead, and that is proved from the process table; output is capped at the source; errors are typed; when the driver
-dies, however it dies, the sandbox ends by itself.
+Promises: no network, unless a spec asks for one by name (grading of rows that need it; an agent's sandbox never does,
+and none ever has this machine's own); limits on memory, cpus, processes, open files; commands run in a fresh session
+each with stdin closed and stdout+stderr merged in order; on a time-out every process in the sandbox except its init and
+channel is dead, and that is proved from the process table; output is capped at the source; errors are typed; when the
+driver dies, however it dies, the sandbox ends by itself.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, get_args
 
 from envs.sandbox.owner import Found
 from envs.sandbox.states import States
+
+Network = Literal["none", "bridge"]
 
 
 class SandboxError(RuntimeError):
@@ -35,6 +39,12 @@ class OutOfDisk(SandboxError):
 
 class StartFailed(SandboxError):
     """The sandbox could not be started."""
+
+
+class NetworkRefused(StartFailed):
+    """A network was asked for that no sandbox of this backend can have here. Trying again does not help."""
+
+    transient = False
 
 
 class ImageMissing(StartFailed):
@@ -90,9 +100,15 @@ class SandboxSpec:
     limits: SandboxLimits = SandboxLimits()
     deadline_s: float = 3600.0
     """The sandbox ends by itself after this many seconds, even if driver and client are gone."""
+    network: Network = "none"
+    """"bridge": the engine's own bridge, out to wherever the machine reaches. Docker only."""
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     """Extra labels; run id, owner pid and deadline are always there."""
+
+    def __post_init__(self) -> None:
+        if self.network not in get_args(Network):
+            raise ValueError(f"no sandbox has network {self.network!r}: choose {' or '.join(get_args(Network))}")
 
 
 class Sandbox(abc.ABC):
@@ -166,9 +182,16 @@ class SandboxBackend(abc.ABC):
     async def check(self) -> None:
         """Raise BackendUnavailable with the way out when sandboxes cannot run here."""
 
+    async def check_network(self) -> None:
+        """Raise NetworkRefused where sandboxes cannot have the network "bridge"."""
+        raise NetworkRefused(
+            f"a sandbox with a network was asked for, and the {self.name} sandbox never has one: use --sandbox docker, "
+            "or leave --network away"
+        )
+
     @abc.abstractmethod
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        """Raises StartFailed, ImageMissing."""
+        """Raises StartFailed, ImageMissing, NetworkRefused."""
 
     @abc.abstractmethod
     async def survey(self) -> list[Found]:

@@ -1,6 +1,7 @@
 """The Docker backend: one container a sandbox, one attached stream as its channel.
 
-Promises: as the contract. Containers have init, no network, no capabilities, no new privileges, no swap, no logs on
+Promises: as the contract. Containers have init, no network (a spec that asks for one gets the engine's bridge where
+there is one, never the machine's own), no capabilities, no new privileges, no swap, no logs on
 disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel
 ends the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels
 name run, owner and deadline; `reap` removes what a dead owner or a passed deadline left (a container that was created
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 
 from envs.sandbox.channelled import BASE_ENV, ChannelledSandbox
 from envs.sandbox.contract import (
+    NetworkRefused,
     OutOfMemory,
     Sandbox,
     SandboxBackend,
@@ -65,7 +67,7 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
     host = api.create_host_config(
         init=True,
         auto_remove=True,
-        network_mode="none",
+        network_mode=spec.network,
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         mem_swappiness=None,
@@ -93,9 +95,9 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
         "working_dir": "/",
         "environment": {**BASE_ENV, **spec.env},
         "labels": labels,
-        # No network at all, not even the engine's idea of none: a namespace with nothing but loopback. It spares the
-        # engine a process of its own for each start, half of what a start costs.
-        "network_disabled": True,
+        # Not even the engine's idea of none: a namespace with nothing but loopback. It spares the engine a process of
+        # its own for each start, half of what a start costs.
+        "network_disabled": spec.network == "none",
         "host_config": host,
         "healthcheck": {"test": ["NONE"]},
     }
@@ -264,7 +266,18 @@ class DockerBackend(SandboxBackend):
     async def check(self) -> None:
         await asyncio.to_thread(self.engine.ping)
 
+    async def check_network(self) -> None:
+        found = await self._typed(lambda api: api.networks(names=["bridge"]))
+        if not any(each["Name"] == each["Driver"] == "bridge" for each in found):
+            raise NetworkRefused(
+                f"a sandbox with a network was asked for, and the engine at {self.engine.address} has no bridge "
+                "network (it was started with --bridge=none, as by scripts/docker-engine.sh): leave --network away, or "
+                "use an engine with Docker's default bridge. No sandbox is ever given the machine's own network"
+            )
+
     async def start(self, spec: SandboxSpec) -> Sandbox:
+        if spec.network != "none":
+            await self.check_network()
         for tried in itertools.count(1):
             async with self._pace:
                 began = time.monotonic()

@@ -279,6 +279,8 @@ class EmbeddedBackend(SandboxBackend):
         return self._root
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
+        if spec.network != "none":
+            await self.check_network()
         if spec.state and not await asyncio.to_thread(os.path.isdir, spec.state):
             raise ImageMissing(f"the kept state {spec.state} is gone")
         root = self._folder()

@@ -16,6 +16,9 @@ class WrappedBackend(SandboxBackend):
     async def check(self) -> None:
         await self.backend.check()
 
+    async def check_network(self) -> None:
+        await self.backend.check_network()
+
     async def survey(self) -> list[Found]:
         return await self.backend.survey()
 

@@ -16,10 +16,11 @@ import dataclasses
 import re
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from envs.environment import EnvironmentFault
 from envs.sandbox.channelled import BASE_ENV
-from envs.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
+from envs.sandbox.contract import ExecResult, Network, Sandbox, SandboxLimits, SandboxSpec
 from envs.swe.diff import pack_files
 from envs.swe.git import quote, run_script
 from envs.swe.grading import whole
@@ -87,8 +88,14 @@ class EvalRun:
     note: bytes = field(default=b"", repr=False)
     """What the witness noted; see envs.swe.witness."""
 
+    def save_log(self, path: Path) -> None:
+        """As the package reads it."""
+        # newline="": a carriage return in the output must not become another one.
+        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(self.log)
 
-def spec(row: HarnessRow, limits: EvalLimits) -> SandboxSpec:
+
+def spec(row: HarnessRow, limits: EvalLimits, network: Network = "none") -> SandboxSpec:
     box = SandboxLimits(
         memory_bytes=limits.memory_bytes,
         cpus=limits.cpus,
@@ -103,6 +110,7 @@ def spec(row: HarnessRow, limits: EvalLimits) -> SandboxSpec:
         workdir=row.swe.repo_dir,
         limits=box,
         deadline_s=deadline,
+        network=network,
         labels={"task": row.instance_id},
     )
 

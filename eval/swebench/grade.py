@@ -19,7 +19,7 @@ from typing import Any
 
 from agent.faults import FaultStorm
 from envs.environment import EnvironmentFault
-from envs.sandbox.contract import ImageMissing, OutOfMemory, SandboxBackend, SandboxError
+from envs.sandbox.contract import ImageMissing, Network, OutOfMemory, SandboxBackend, SandboxError
 from envs.swe.environment import check_backend
 from eval.swebench.execute import EvalLimits, EvalRun, evaluate, spec, timeout_of
 from eval.swebench.guard_log import log_findings
@@ -41,6 +41,11 @@ class GradeSettings:
     """First pause before a fault is tried again; doubles."""
     storm_limit: int = 10
     """Instances in a row that end as our fault, beyond two for each worker: the machine is broken."""
+    network: frozenset[str] = frozenset()
+    """Instances whose tests may use the engine's bridge network; all others have none."""
+
+    def network_of(self, instance_id: str) -> Network:
+        return "bridge" if instance_id in self.network else "none"
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,11 @@ class Grader:
     async def run(
         self, work: Sequence[tuple[HarnessRow, Prediction]], observer: Observer | None = None
     ) -> list[Graded]:
-        """In the order of `work`. Raises FaultStorm, and TaskError for a row that cannot run here."""
+        """In the order of `work`. Raises FaultStorm, TaskError for a row that cannot run here, and NetworkRefused."""
         for row, _ in work:
             check_backend(row.swe, self.backend)
+        if any(row.instance_id in self.settings.network for row, _ in work):
+            await self.backend.check_network()
         source = iter(enumerate(work))
         done: dict[int, Graded] = {}
 
@@ -95,14 +102,23 @@ class Grader:
         emit = observer or (lambda progress: None)
         limit = timeout_of(row, self.settings.limits)
         image = await image_id(self.backend, row.swe.image)
-        if (earlier := self.folder.earlier(row, prediction, image, self.harness.version, limit)) is not None:
+        network = self.settings.network_of(row.instance_id)
+        if (earlier := self.folder.earlier(row, prediction, image, self.harness.version, limit, network)) is not None:
             emit(Progress(row.instance_id, prediction.model, earlier, reused=True))
             return earlier
         emit(Progress(row.instance_id, prediction.model))
         started = time.monotonic()
-        key = resume_key(row, prediction, image or "", self.harness.version)
+        key = resume_key(row, prediction, image or "", self.harness.version, network)
         self.folder.begin(prediction, key)
-        graded = Graded(row.instance_id, prediction.model, key, Verdict.EMPTY, image=image or "", timeout_s=limit)
+        graded = Graded(
+            row.instance_id,
+            prediction.model,
+            key,
+            Verdict.EMPTY,
+            image=image or "",
+            network="none" if prediction.empty else network,
+            timeout_s=limit,
+        )
         if not prediction.empty:
             graded = await self._with_tries(row, prediction, graded)
         graded = dataclasses.replace(graded, seconds=round(time.monotonic() - started, 3))
@@ -130,12 +146,12 @@ class Grader:
     async def _once(self, row: HarnessRow, prediction: Prediction, patch: bytes, blank: Graded) -> Graded:
         limits = self.settings.limits
         script = await self.harness.script(row)
-        sandbox = await self.backend.start(spec(row, limits))
+        sandbox = await self.backend.start(spec(row, limits, blank.network))
         closing: asyncio.Task[None] | None = None
         try:
             # Only now is it sure that the image is here.
             image = await image_id(self.backend, row.swe.image) or ""
-            key = resume_key(row, prediction, image, self.harness.version)
+            key = resume_key(row, prediction, image, self.harness.version, blank.network)
             blank = dataclasses.replace(blank, image=image, key=key)
             run = await evaluate(sandbox, row, script, patch, limits)
             closing = asyncio.create_task(sandbox.close())  # while the log is judged
@@ -217,9 +233,7 @@ def _keep(place: Path, script: str, patch: bytes, run: EvalRun) -> None:
     """What the verdict is made from, for whoever doubts it."""
     (place / "patch.diff").write_bytes(patch)
     (place / "eval.sh").write_bytes(script.encode("utf-8", "surrogateescape"))
-    # newline="": a carriage return in the output must not become another one.
-    with (place / "test_output.txt").open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        file.write(run.log)
+    run.save_log(place / "test_output.txt")
     (place / "runner_note.jsonl").write_bytes(run.note)
 
 

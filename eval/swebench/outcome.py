@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from envs.sandbox.contract import Network
 from eval.swebench.findings import Finding
 
 
@@ -46,6 +47,8 @@ class Graded:
     verdict: Verdict
     image: str = ""
     """Content id of the image it ran in."""
+    network: Network = "none"
+    """What its tests could reach."""
     error: ErrorKind | None = None
     reason: str = ""
     suspicious: tuple[Finding, ...] = ()

@@ -40,9 +40,14 @@ def _summary(report: Mapping[str, Any]) -> dict[str, str]:
         "error": f"{report['error_instances']}{f' ({kinds})' if kinds else ''}",
         "incomplete": str(len(report["incomplete_ids"])),
         "suspicious": f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} also resolved",
-        "harness": f"{report['harness']}, {report['sandbox']} sandboxes, network {report['network']}, "
+        "harness": f"{report['harness']}, {report['sandbox']} sandboxes, network {_network(report)}, "
         f"time limit {report['timeout_s']:g} s",
     }
+
+
+def _network(report: Mapping[str, Any]) -> str:
+    with_network = len(report["network_ids"])
+    return f"bridge for {with_network} instances, none for the others" if with_network else "none"
 
 
 def _instances(
@@ -75,6 +80,7 @@ def _instances(
                 "tests": tests or "—",
                 "time": f"{one.seconds:.1f} s, {one.test_seconds:.1f} s of it tests; attempts {one.attempts}",
                 "image": one.image[:19] or "—",
+                "network": one.network,
                 "patch went on by": one.applied or "—",
             },
             [str(finding) for finding in one.suspicious],

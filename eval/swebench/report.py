@@ -68,6 +68,7 @@ def run_report(
         "findings": dict(sorted(suspicious.items())),
         "disagreement_ids": sorted(name for name, each in graded.items() if not each.agrees),
         "unknown_ids": unknown_ids(known, predictions),
+        "network_ids": sorted(name for name, each in graded.items() if each.network != "none"),
     }
     return {**official, **ours, **facts}
 

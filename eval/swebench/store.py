@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from data.atomic import write_atomically
 from data.journal import Journal
+from envs.sandbox.contract import Network
 from eval.errors import EvalError
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -31,13 +32,14 @@ GRADERS = 1
 """Version of this grader: run, guards and outcome. A new one makes every verdict anew."""
 
 
-def resume_key(row: HarnessRow, prediction: Prediction, image: str, harness: str) -> str:
+def resume_key(row: HarnessRow, prediction: Prediction, image: str, harness: str, network: Network = "none") -> str:
     """Of everything that decides the verdict. `image`: the image's content id."""
     parts = {
         "patch": hashlib.sha256((prediction.patch or "").encode("utf-8", "surrogatepass")).hexdigest(),
         "row": row.digest(),
         "image": image,
         "harness": f"swebench {harness}, graders {GRADERS}",
+        **({} if network == "none" else {"network": network}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -78,12 +80,18 @@ class EvalFolder:
         return logs / file_name(prediction.model) / file_name(prediction.instance_id)
 
     def earlier(
-        self, row: HarnessRow, prediction: Prediction, image: str | None, harness: str, timeout_s: float
+        self,
+        row: HarnessRow,
+        prediction: Prediction,
+        image: str | None,
+        harness: str,
+        timeout_s: float,
+        network: Network = "none",
     ) -> Graded | None:
         """A verdict that still holds: same key, and no fault of ours. `image` is None when the image is not here now:
         then the one that the verdict was made with counts. A time-out holds unless the limit is higher now."""
         found = self.read(prediction)
-        if found is None or found.key != resume_key(row, prediction, image or found.image, harness):
+        if found is None or found.key != resume_key(row, prediction, image or found.image, harness, network):
             return None
         if found.verdict is Verdict.ERROR and not found.about_model:
             return None

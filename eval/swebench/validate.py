@@ -1,7 +1,7 @@
 """Can a row tell right from wrong here? Its reference fix must be resolved, nothing must not, repeats must agree.
 
 Promises: verdicts are the official ones; a row that fails is named with the reason; rows whose tests look for the
-network are named apart (sandboxes have none); a fault of ours is no statement about the row.
+network are named apart (none has one unless it is given to it by name); a fault of ours is no statement about the row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,14 @@ class RowCheck:
 
     @property
     def needs_network(self) -> bool:
-        return any(each.failure_reason == "network_unreachable" for each in (*self.gold, *self.nothing))
+        """Its tests looked for the network in vain, or had it."""
+        return self.with_network or any(
+            each.failure_reason == "network_unreachable" for each in (*self.gold, *self.nothing)
+        )
+
+    @property
+    def with_network(self) -> bool:
+        return any(each.network != "none" for each in (*self.gold, *self.nothing))
 
     @property
     def usable(self) -> bool:
@@ -97,6 +104,7 @@ def skip_list(checks: Sequence[RowCheck], **facts: Any) -> Mapping[str, Any]:
             if any(graded.suspicious for graded in each.gold)
         },
         "need_network": sorted(each.instance_id for each in checks if each.needs_network),
+        "checked_with_network": sorted(each.instance_id for each in checks if each.with_network),
         "usable": sum(each.usable for each in checks),
         "checked": len(checks),
         **facts,

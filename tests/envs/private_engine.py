@@ -29,7 +29,9 @@ IMAGE, VOLUME_IMAGE = "sao-small:latest", "sao-small:volume"
 
 
 class PrivateEngine:
-    def __init__(self) -> None:
+    def __init__(self, bridge: bool = False) -> None:
+        """`bridge`: with Docker's default bridge, in a network namespace of its own: the machine gets no interface."""
+        self._bridge = bridge
         # Short: a socket's path may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="sao-engine-"))
         self.address = f"unix://{self.folder}/sock"
@@ -39,7 +41,9 @@ class PrivateEngine:
         self._images: set[str] = set()
 
     def start(self) -> None:
-        words = ["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", f"--host={self.address}"]
+        words = ["dockerd", "--iptables=false", "--ip6tables=false", f"--host={self.address}"]
+        network = ["--ip-forward=false", "--ip-masq=false"] if self._bridge else ["--bridge=none"]
+        words = [*(["unshare", "--net"] if self._bridge else []), *words, *network]
         words += [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
         words += [f"--pidfile={self.folder}/pid", f"--cgroup-parent={self.groups}"]
         with (self.folder / "log").open("ab") as log:
@@ -174,14 +178,14 @@ def _name(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def private_engine() -> Iterator[PrivateEngine]:
+def private_engine(bridge: bool = False) -> Iterator[PrivateEngine]:
     """With the images IMAGE and VOLUME_IMAGE."""
     missing = "it needs root" if os.geteuid() else "" if shutil.which("dockerd") else "dockerd is not installed"
     if missing:
         if os.environ.get("SAO_REQUIRE_DOCKER") == "1":
             pytest.fail(f"SAO_REQUIRE_DOCKER=1, but no engine of its own for the test: {missing}", pytrace=False)
         pytest.skip(f"DOCKER TEST NOT RUN (an engine of its own): {missing}")
-    engine = PrivateEngine()
+    engine = PrivateEngine(bridge)
     try:
         engine.start()
         engine.make_images()

@@ -1,0 +1,32 @@
+"""The list that `validate` writes: rows that cannot be used, and rows whose tests need a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.errors import EvalError
+
+
+@dataclass(frozen=True)
+class SkipList:
+    skip: frozenset[str]
+    need_network: frozenset[str]
+    checked_with_network: frozenset[str]
+    """Those that had one when they were checked: if they failed, the network was not what they lacked."""
+
+    def left_out(self, networked: Set[str]) -> frozenset[str]:
+        """What is not to run when the rows `networked` have a network: a row that failed for want of it may."""
+        return self.skip - (self.need_network & networked - self.checked_with_network)
+
+
+def read_skip_list(path: str) -> SkipList:
+    """Raises EvalError."""
+    try:
+        value = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        with_network = value.get("checked_with_network", ())
+        return SkipList(frozenset(value["skip"]), frozenset(value["need_network"]), frozenset(with_network))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EvalError(f"{path} is no skip list of `sao eval swebench validate`: {error}") from error

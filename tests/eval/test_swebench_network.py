@@ -1,0 +1,158 @@
+"""`--network`: only rows that are named get a network while their tests run, and every report says which did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from envs.sandbox import NetworkRefused, Sandbox, SandboxSpec
+from envs.sandbox.embedded import EmbeddedBackend
+from eval.errors import EvalError
+from eval.swebench.execute import EvalLimits, spec
+from eval.swebench.grade import GradeSettings, Progress
+from eval.swebench.outcome import ErrorKind, Graded, Verdict
+from eval.swebench.report import run_report
+from eval.swebench.skipping import read_skip_list
+from eval.swebench.validate import RowCheck, skip_list
+from sao.swebench import RowChoice
+from tests.eval.small import GOLD, grade_small, small_row, small_task
+from tests.sao.test_cli import runs, sao  # noqa: F401 - a fixture
+
+pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
+NAMES = ("small__n-0", "small__n-1")
+
+
+class Bridged(EmbeddedBackend):
+    """Has the networks of a Docker engine as far as anybody is told; what runs has none."""
+
+    def __init__(self) -> None:
+        super().__init__("network-tests")
+        self.asked: list[tuple[str, str]] = []
+
+    async def check_network(self) -> None:
+        pass
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        self.asked.append((spec.labels["task"], spec.network))
+        return await super().start(dataclasses.replace(spec, network="none"))
+
+
+def test_only_named_rows_get_one_and_the_verdict_is_made_anew(tmp_path: Path) -> None:
+    rows = [small_row(name) for name in NAMES]
+    work = [(row, GOLD) for row in rows]
+    seen: list[Progress] = []
+
+    def grade(*named: str) -> tuple[list[Graded], list[tuple[str, str]]]:
+        backend = Bridged()
+        seen.clear()
+        settings = GradeSettings(workers=1, network=frozenset(named))
+        made = grade_small(work, tmp_path, backend=lambda: backend, settings=settings, observer=seen.append)
+        return made, backend.asked
+
+    made, asked = grade()
+    assert asked == [(name, "none") for name in NAMES]
+    made, asked = grade(NAMES[1])
+    assert asked == [(NAMES[1], "bridge")]  # the other's verdict stands
+    assert [(each.network, each.verdict) for each in made] == [("none", Verdict.RESOLVED), ("bridge", Verdict.RESOLVED)]
+    report = run_report(rows, {}, {each.instance_id: each for each in made})
+    assert report["network_ids"] == [NAMES[1]]
+    assert grade(NAMES[1]) == (made, [])
+    assert grade()[1] == [(NAMES[1], "none")]  # a verdict with a network is none without
+
+
+def test_a_row_that_is_not_named_has_none() -> None:
+    assert spec(small_row(), EvalLimits()).network == "none"
+    assert GradeSettings(network=frozenset({"a"})).network_of("b") == "none"
+
+
+def test_a_prediction_without_a_patch_ran_nothing(tmp_path: Path) -> None:
+    settings = GradeSettings(network=frozenset(NAMES))
+    (graded,) = grade_small([(small_row(NAMES[0]), "")], tmp_path, backend=Bridged, settings=settings)
+    assert (graded.verdict, graded.network) == (Verdict.EMPTY, "none")
+
+
+def test_the_embedded_sandbox_refuses_before_anything_is_graded(tmp_path: Path) -> None:
+    work = [(small_row(name), GOLD) for name in NAMES]
+    with pytest.raises(NetworkRefused, match="the embedded sandbox never has one"):
+        grade_small(work, tmp_path, settings=GradeSettings(network=frozenset({NAMES[1]})))
+    assert not list(tmp_path.rglob("outcome.json"))
+
+
+class Late(Bridged):
+    """The engine loses its bridge after the check."""
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        raise NetworkRefused("no bridge")
+
+
+def test_a_refusal_in_the_middle_is_an_error_that_is_not_tried_again(tmp_path: Path) -> None:
+    settings = GradeSettings(network=frozenset(NAMES))
+    (graded,) = grade_small([(small_row(NAMES[0]), GOLD)], tmp_path, backend=Late, settings=settings)
+    assert (graded.error, graded.about_model, graded.attempts) == (ErrorKind.SANDBOX, False, 1)
+
+
+# -- which rows: validate's list --------------------------------------------------------------------------------------
+
+
+def checked(name: str, verdict: Verdict, *, network: str = "none", reason: str = "") -> RowCheck:
+    gold = Graded(name, "gold-0", "", verdict, network=network, failure_reason=reason)  # type: ignore[arg-type]
+    return RowCheck(name, (gold,), (dataclasses.replace(gold, verdict=Verdict.UNRESOLVED, failure_reason=""),))
+
+
+def test_a_row_that_lacked_a_network_is_run_with_one_and_one_that_failed_with_it_is_not(tmp_path: Path) -> None:
+    checks = [
+        checked("fine", Verdict.RESOLVED),
+        checked("broken", Verdict.UNRESOLVED),
+        checked("fetches", Verdict.UNRESOLVED, reason="network_unreachable"),
+        checked("hopeless", Verdict.UNRESOLVED, network="bridge"),
+        checked("helped", Verdict.RESOLVED, network="bridge"),
+    ]
+    (tmp_path / "skip.json").write_text(json.dumps(skip_list(checks)))
+    found = read_skip_list(str(tmp_path / "skip.json"))
+    assert found.need_network == {"fetches", "hopeless", "helped"}
+    assert found.left_out(frozenset()) == {"broken", "fetches", "hopeless"}
+    assert found.left_out(found.need_network) == {"broken", "hopeless"}
+
+
+def test_the_lists_of_a_choice(tmp_path: Path) -> None:
+    rows, lists = tmp_path / "rows.jsonl", tmp_path / "skip.json"
+    names = [f"small__n-{number}" for number in range(4)]
+    rows.write_text("".join(json.dumps(dict(small_task(name).row)) + "\n" for name in names))
+    skipped: dict[str, object] = {"skip": {names[0]: ["x"], names[1]: ["y"]}, "need_network": [names[1], "other"]}
+    lists.write_text(json.dumps(skipped))
+
+    def chosen(*network: str, skip: str | None = str(lists)) -> tuple[list[str], frozenset[str]]:
+        choice = RowChoice(rows=str(rows), skip=skip, network=network)
+        found = choice.load()
+        return [row.instance_id for row in found], choice.settings(GradeSettings(), found).network
+
+    assert chosen() == (names[2:], frozenset())
+    assert chosen(str(lists)) == (names[1:], {names[1]})
+    assert chosen(str(lists), names[3]) == (names[1:], {names[1], names[3]})
+    assert chosen(names[0], skip=None) == (names, {names[0]})
+    with pytest.raises(EvalError, match="no instance nobody; check --network"):
+        chosen("nobody")
+    with pytest.raises(EvalError, match="is no skip list"):
+        chosen(str(tmp_path / "none.json"))
+
+
+def test_the_command_refuses_in_one_paragraph(
+    runs: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(dict(small_task(NAMES[0]).row)) + "\n")
+    common = ("--sandbox", "embedded", "--plain", "--rows", str(tmp_path / "rows.jsonl"), "--network", NAMES[0])
+    for words in (("grade", "-p", "gold"), ("validate",), ()):
+        code, said = sao("eval", "swebench", *words, *common, "--run", "refused", capsys=capsys)
+        assert (code, "Traceback" in said) == (3, False), said
+        assert "the embedded sandbox never has one: use --sandbox docker, or leave --network away" in said
+    code, said = sao("eval", "swebench", "grade", "-p", "gold", *common[:-1], "nobody", capsys=capsys)
+    assert (code, "check --network" in said) == (2, True), said
+    code, said = sao("eval", "swebench", "grade", "-p", "gold", *common[:-2], "--run", "plain", capsys=capsys)
+    assert code == 0, said
+    report = json.loads((runs / "plain" / "report.json").read_text())
+    assert (report["network"], report["network_ids"]) == ("none", [])
