@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from envs.sandbox import SandboxBackend
 
 BASE_IMAGE = "sao-base:latest"
+REAL_CACHE = Path(os.environ.get("SAO_CACHE") or Path(__file__).parents[1] / "build" / "cache")
+"""Archives of real projects and wheels, kept between runs."""
 
 
 @cache
@@ -43,15 +45,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def real_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows file of a real project: more-itertools with one fix taken back. Needs the package index once."""
-    from data.real_task import DownloadFailed
+    from data.real_task import DownloadFailed, real_tasks
     from envs.swe.real import make_real_task
     from tests.envs.swe_support import run
 
     rows = tmp_path_factory.mktemp("real") / "rows.jsonl"
-    cache = Path(os.environ.get("SAO_CACHE", tmp_path_factory.mktemp("cache")))
+    real = real_tasks()["more-itertools-last"]
 
     async def make(backend: SandboxBackend) -> None:
-        task, lists = await make_real_task(rows, cache, backend)
+        task, lists = await make_real_task(real, rows, REAL_CACHE, backend)
         assert task.row["base_commit"] == "384ac5c789c4a1c6ae7ac84f88aea4bcb05740e6"  # the same on every machine
         assert lists.fail_to_pass == ("tests.test_more.LastTests.test_reversed_is_none",)
         assert len(lists.pass_to_pass) == 14
