@@ -25,7 +25,11 @@ def show_tasks(config: Config, console: Console, count: int, with_fix: bool) -> 
     for task in tasks:
         row = task.row
         console.rule(f"[bold]{escape(task.task_id)}[/bold]")
-        console.print(str(row["problem_statement"]), markup=False, highlight=False)
+        console.print(str(row.get("problem_statement") or row["problem"]), markup=False, highlight=False)
+        if task.kind == "maths":
+            answer = f" · answer {row['answer']}" if with_fix else ""
+            console.print(f"graded as {row['grading']}{answer}", style="dim", markup=False, highlight=False)
+            continue
         if with_fix:
             console.print(Syntax(str(row.get("patch") or ""), "diff"))
         fail, keep = row.get("FAIL_TO_PASS", ()), row.get("PASS_TO_PASS", ())
@@ -38,6 +42,9 @@ def validate_tasks(config: Config, console: Console, repeats: int, count: int | 
 
 
 async def _validate(config: Config, console: Console, tasks: Sequence[Task], repeats: int) -> int:
+    maths = [task for task in tasks if task.kind == "maths"]
+    if maths:
+        return await _validate_maths(console, maths)
     backend = await backend_of(config, "validate")
     table = Table("task", "reference fix", "nothing", "verdict", box=None)
     bad = 0
@@ -60,6 +67,22 @@ async def _validate(config: Config, console: Console, tasks: Sequence[Task], rep
         await backend.close()
     console.print(table)
     console.print(f"{len(tasks) - bad} of {len(tasks)} usable ({backend.name} sandboxes, {repeats} runs each)")
+    return 1 if bad else 0
+
+
+async def _validate_maths(console: Console, tasks: Sequence[Task]) -> int:
+    """Every reference answer is right by its own grader, and no answer is not."""
+    from envs.maths.environment import reference_problem
+
+    table = Table("task", "verdict", box=None)
+    bad = 0
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        for task in progress.track(tasks, description="validating"):
+            problem = await reference_problem(task)
+            bad += bool(problem)
+            table.add_row(task.task_id, f"[red]{escape(problem)}[/red]" if problem else "[green]usable[/green]")
+    console.print(table)
+    console.print(f"{len(tasks) - bad} of {len(tasks)} usable")
     return 1 if bad else 0
 
 

@@ -55,6 +55,20 @@ def read_maths_row(task: Task) -> MathsRow:
     return MathsRow(task.task_id, values["problem"], values["answer"], grading, str(image))
 
 
+async def reference_problem(task: Task, comparer: Comparer | None = None) -> str:
+    """Why a task cannot be graded: its row, or a reference answer that is not right by its own grader; else empty.
+
+    Raises VerifierMissing, GraderFault."""
+    try:
+        row = read_maths_row(task)
+    except TaskError as error:
+        return str(error)
+    if row.grading is Grading.INTEGER:
+        return ""
+    made = await (comparer or shared_comparer()).verify(row.gold, row.gold)
+    return "" if made.equal else f"the reference answer does not verify against itself ({made.why})"
+
+
 @dataclass(frozen=True)
 class MathsLimits:
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)

@@ -11,8 +11,9 @@ from data.maths_rows import maths_task
 from data.task import Task, TaskError
 from envs.environment import EnvironmentFault, ToolCall
 from envs.maths.answer import last_number
-from envs.maths.environment import MathsEnvironment, read_maths_row
+from envs.maths.environment import MathsEnvironment, read_maths_row, reference_problem
 from envs.maths.tool import PythonTool
+from envs.maths.verify import Comparer
 from envs.sandbox.contract import StartFailed
 from envs.sandbox.none import NoSandbox
 from envs.tools.toolset import ToolLimits
@@ -120,6 +121,25 @@ def test_a_minus_behind_a_digit_subtracts() -> None:
     assert [last_number(text).text for text in ("50-8", "50 - 8", "50 -8", "(3)-4", "=-8", "1,234,567")] == [
         "8", "8", "-8", "4", "-8", "1,234,567",
     ]  # fmt: skip
+
+
+def test_references_that_cannot_be_graded_are_found() -> None:
+    pytest.importorskip("math_verify", reason="MATHS NOT CHECKED: math-verify is not installed (EXTRAS=dev,eval)")
+    comparer = Comparer(workers=1)
+
+    async def problem(**row: object) -> str:
+        return await reference_problem(task(**row), comparer)
+
+    async def go() -> None:
+        assert await problem() == ""
+        assert await problem(answer=r"\frac{1}{2}", grading="symbolic") == ""
+        assert "set grading to symbolic" in await problem(answer="one")
+        assert "does not verify" in await problem(answer=r"\begin{cases}", grading="symbolic")
+
+    try:
+        asyncio.run(go())
+    finally:
+        comparer.close()
 
 
 def test_a_lone_surrogate_in_an_answer_can_be_logged() -> None:
