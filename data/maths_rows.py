@@ -1,7 +1,7 @@
 """Checks maths rows: a problem, its final answer, how it is graded. Every complaint names row and column.
 
 A row has `problem` and `answer` (text or a number), and may have `id`, `grading` ("integer", the default, or
-"symbolic"), `image` (of the Python tool's sandbox) and whatever else its set holds.
+"symbolic" or "last_integer"), `image` (of the Python tool's sandbox) and whatever else its set holds.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def download(package: str, release: Release, folder: Path) -> Path:
     archive = folder / release.archive
     if not archive.is_file():
         what = f"{package}=={release.version}"
-        _pip_download(folder, "--no-deps", "--no-binary", package, what)
+        pip_download(folder, "--no-deps", "--no-binary", package, what)
         if not archive.is_file():
             raise DownloadFailed(f"pip downloaded {what}, but no {release.archive}: put it into {folder} yourself")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -129,7 +129,7 @@ def download_wheels(requirements: Sequence[str], folder: Path) -> list[Path]:
     if not kept.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            _pip_download(Path(work), "--only-binary", ":all:", *requirements)
+            pip_download(Path(work), "--only-binary", ":all:", *requirements)
             if other := [path.name for path in Path(work).iterdir() if not path.name.endswith("-none-any.whl")]:
                 raise DownloadFailed(f"{', '.join(requirements)} needs more than pure Python: {', '.join(other)}")
             shutil.copytree(work, kept.with_suffix(f".{os.getpid()}"))
@@ -140,7 +140,8 @@ def download_wheels(requirements: Sequence[str], folder: Path) -> list[Path]:
     return sorted(kept.glob("*.whl"))
 
 
-def _pip_download(folder: Path, *arguments: str) -> None:
+def pip_download(folder: Path, *arguments: str) -> None:
+    """What pip's configured index has. Raises DownloadFailed."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(folder)]
     what = " ".join(arguments)

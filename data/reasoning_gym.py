@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -35,8 +36,10 @@ def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, 
     if split not in SPLITS:
         raise TaskError(f"{name} has no split {split!r}; it has {', '.join(SPLITS)}")
     try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
+        with warnings.catch_warnings():  # the first import compiles a dependency whose source warns
+            warnings.simplefilter("ignore", SyntaxWarning)
+            import reasoning_gym
+            from reasoning_gym.factory import DATASETS
     except ImportError as error:
         raise TaskError(
             f"{name} needs the package reasoning-gym: EXTRAS=dev,gym scripts/install.sh ({error})"

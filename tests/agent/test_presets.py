@@ -12,7 +12,17 @@ from envs.tools.schema import SCHEMAS
 
 
 def test_shipped_presets() -> None:
-    assert preset_names() == ["default", "demo", "editor", "matharena", "maths", "maths-python", "mini", "paper"]
+    assert preset_names() == [
+        "default",
+        "demo",
+        "editor",
+        "matharena",
+        "maths",
+        "maths-python",
+        "mini",
+        "paper",
+        "sums",
+    ]
     demo = load_preset("demo")
     assert (demo.name, demo.system, demo.user) == ("demo", "You fix bugs.", "{problem}")
     assert demo.tools == ("view", "str_replace", "submit")
