@@ -106,8 +106,8 @@ def evaluation_set(task_id: str, kind: str = "", row: Mapping[str, Any] | None =
     problem = (row or {}).get("problem")
     if kind == "maths" and isinstance(problem, str):
         for part in _parts(problem):
-            if (value := hashes_of(problem=part).get("problem")) in lists:
-                return lists[value], "problem"
+            if (mark := hashes_of(problem=part).get("problem", "")) in lists:
+                return lists[mark], "problem"
     return None
 
 

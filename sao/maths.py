@@ -101,12 +101,13 @@ def _configured(config: Config, choice: Choice, protocol: Protocol) -> Config:
     known = known_sets()[choice.suite]
     path = str(Path(choice.data).expanduser().resolve()) if choice.data else ""
     tasks = {"name": choice.suite, "split": known.splits[0], "path": path, "limit": choice.limit or 0}
-    agent = {"preset": protocol.agent_with_python if choice.python else protocol.agent, "blind": False}
-    preset = load_preset(agent["preset"])
+    name = protocol.agent_with_python if choice.python else protocol.agent
+    agent = {"preset": name, "blind": False, "temperature": protocol.temperature}
+    preset = load_preset(name)
     changes: dict[str, Any] = {
         "name": f"{choice.suite}-{protocol.name}{'-python' if choice.python else ''}",
         "tasks": config.tasks.model_copy(update=tasks),
-        "agent": config.agent.model_copy(update={**agent, "temperature": protocol.temperature}),
+        "agent": config.agent.model_copy(update=agent),
     }
     if not preset.tools:  # nothing runs anywhere, so nothing need be there for it
         changes["sandbox"] = config.sandbox.model_copy(update={"backend": "none"})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -26,8 +25,8 @@ class Protocol(BaseModel):
     agent_with_python: str
     """The one that also has the Python tool."""
     temperature: float = Field(ge=0)
-    top_p: Literal[1.0] = 1.0
-    """The engines sample from the whole distribution."""
+    top_p: float = Field(1.0, ge=1, le=1)
+    """The engines sample from the whole distribution: 1 is all they can do."""
     samples: PositiveInt
     """Of each problem, where the suite has no number of its own."""
     samples_of: dict[str, PositiveInt] = {}

@@ -151,6 +151,13 @@ def scores(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"name": name, "suite": report["suite"], "scores": means}
 
 
+_METHOD = (
+    *("suite", "data", "data_sha256", "model", "engine", "protocol", "protocol_sha256", "agent", "prompt_sha256"),
+    *("template_sha256", "temperature", "top_p", "max_tokens", "max_context", "python", "seed", "grader"),
+)
+"""Facts that stand in the table, in this order."""
+
+
 def markdown(report: Mapping[str, Any], name: str) -> str:
     k = report["k"]
     lines = [f"# {name}", "", "| what | figure |", "|---|---|"]
@@ -178,9 +185,7 @@ def markdown(report: Mapping[str, Any], name: str) -> str:
         f"| verdicts | {', '.join(f'{why} {count}' for why, count in report['verdicts'].items())} |",
         f"| not scored | {len(report['not_scored'])} problems: {', '.join(report['not_scored']) or 'none'} |",
     ]
-    facts = ("suite", "data_sha256", "model", "engine", "protocol", "protocol_sha256", "agent", "prompt_sha256")
-    facts += ("template_sha256", "temperature", "top_p", "max_tokens", "max_context", "python", "seed", "grader")
-    lines += [f"| {fact.replace('_', ' ')} | {report[fact]} |" for fact in facts if fact in report]
+    lines += [f"| {fact.replace('_', ' ')} | {report[fact]} |" for fact in _METHOD if fact in report]
     lines += ["", "| problem | right | answers |", "|---|---|---|"]
     for problem, found in report["per_problem"].items():
         right = sum(each["correct"] for each in found["samples"])
