@@ -6,17 +6,20 @@ Ordinary: texts with a box, half graded as integers, half by math-verify in form
 alike (nothing comes from a cache), all asked for at once from one asyncio loop. Hostile: one after the other, each with
 an ordinary answer behind it that must be right. The last line is JSON; `hangs` counts answers that took over five
 seconds by the clock, broke a worker or spoilt the next one. (An answer gets one second of processor time: on a machine
-that is busy with other work that takes longer by the clock.)
+that is busy with other work that takes longer by the clock; the figures of processor time say what it is without.)
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import time
 from collections.abc import Callable
+
+import psutil
 
 from envs.environment import EnvironmentFault
 from envs.maths.grading import Grading, grade_text
@@ -26,15 +29,16 @@ LIMIT_S = 5.0
 PROSE = "We look at the cases one after the other and use $a_{n+1} = a_n + \\boxed{?}$ as a plan only.\n" * 20
 Pair = tuple[str, str, Grading, bool]
 
-FORMS: list[Callable[[random.Random], tuple[str, str]]] = [
-    lambda rng: (lambda a, b: (rf"$\frac{{{a}}}{{{b}}}$", rf"\dfrac{{{3 * a}}}{{{3 * b}}}"))(*_two(rng)),
-    lambda rng: (lambda a, b: (rf"${a}\sqrt{{{b}}}+1$", rf"1+{a}\sqrt{{{b}}}"))(*_two(rng)),
-    lambda rng: (lambda a, b: (f"{a}, {b}", rf"\{{{b}, {a}\}}"))(*_two(rng)),
-    lambda rng: (lambda a, b: (f"$P(x)={a}x+{b}$", f"P(x)={b}+{a}x"))(*_two(rng)),
-    lambda rng: (lambda a, b: (f"${a}n-{b}$", f"-{b}+{a} n"))(*_two(rng)),
-    lambda rng: (lambda a, b: (f"$({a}, {b})$", rf"\left({a}, {b}\right)"))(*_two(rng)),
-    lambda rng: (lambda a, b: (rf"$2^{{{a}}}+{b}$", rf"{b}+2^{{{a}}}"))(*_two(rng)),
+FORMS: list[Callable[[int, int], tuple[str, str]]] = [
+    lambda a, b: (rf"$\frac{{{a}}}{{{b}}}$", rf"\dfrac{{{3 * a}}}{{{3 * b}}}"),
+    lambda a, b: (rf"${a}\sqrt{{{b}}}+1$", rf"1+{a}\sqrt{{{b}}}"),
+    lambda a, b: (f"{a}, {b}", rf"\{{{b}, {a}\}}"),
+    lambda a, b: (f"$P(x)={a}x+{b}$", f"P(x)={b}+{a}x"),
+    lambda a, b: (f"${a}n-{b}$", f"-{b}+{a} n"),
+    lambda a, b: (f"$({a}, {b})$", rf"\left({a}, {b}\right)"),
+    lambda a, b: (rf"$2^{{{b}}}+{a}$", rf"{a}+2^{{{b}}}"),
 ]
+"""Reference and right answer, made of two numbers."""
 HOSTILE = {
     "tower": "9^{9^{9^{9}}}",
     "factorial": "10^{9}!",
@@ -76,8 +80,8 @@ def ordinary(count: int, seed: int = 0) -> list[Pair]:
             gold = str(rng.randrange(10**7))
             answer, grading = (f"{int(gold):,}" if right else str(int(gold) + 1)), Grading.INTEGER
         else:
-            (gold, answer), grading = FORMS[number // 2 % len(FORMS)](rng), Grading.SYMBOLIC
-            answer = answer if right else FORMS[(number // 2 + 1) % len(FORMS)](rng)[1]
+            (gold, answer), grading = FORMS[number // 2 % len(FORMS)](*_two(rng)), Grading.SYMBOLIC
+            answer = answer if right else FORMS[(number // 2 + 1) % len(FORMS)](*_two(rng))[1]
         made.append((f"{PROSE}So the answer is $\\boxed{{{answer}}}$.", gold, grading, right))
     return made
 
@@ -89,13 +93,13 @@ async def measure(count: int, workers: int) -> dict[str, object]:
         await comparer.start()
         start_s = time.monotonic() - began
         work = ordinary(count)
-        began = time.monotonic()
+        began, spent_before = time.monotonic(), _processor_s()
         grades = await asyncio.gather(*(grade_text(text, gold, kind, comparer) for text, gold, kind, _ in work))
-        seconds = time.monotonic() - began
+        seconds, processor_s = time.monotonic() - began, _processor_s() - spent_before
         wrong = [pair for pair, grade in zip(work, grades, strict=True) if grade.correct != pair[3]]
-        slowest, hangs, outcomes = 0.0, 0, {}
+        slowest, slowest_processor, hangs, outcomes = 0.0, 0.0, 0, {}
         for number, (name, answer) in enumerate(HOSTILE.items()):
-            began = time.monotonic()
+            began, spent_before = time.monotonic(), _processor_s()
             try:
                 grade = await grade_text(f"\\boxed{{{answer}}}", "$7^{2}+1$", Grading.SYMBOLIC, comparer)
                 outcomes[name] = grade.why
@@ -106,7 +110,7 @@ async def measure(count: int, workers: int) -> dict[str, object]:
             except EnvironmentFault as fault:
                 spent, hangs = time.monotonic() - began, hangs + 1
                 outcomes[name] = f"fault: {fault}"
-            slowest = max(slowest, spent)
+            slowest, slowest_processor = max(slowest, spent), max(slowest_processor, _processor_s() - spent_before)
             print(f"{name:>20}: {outcomes[name]}, {spent:.2f} s")
     finally:
         comparer.close()
@@ -116,9 +120,21 @@ async def measure(count: int, workers: int) -> dict[str, object]:
         "workers": workers,
         "start_s": round(start_s, 2),
         "answers_per_minute": round(60 * count / seconds),
+        "processor_ms_per_answer": round(1000 * processor_s / count, 2),
         "slowest_hostile_s": round(slowest, 2),
+        "slowest_hostile_processor_s": round(slowest_processor, 2),
         "hangs": hangs,
     }
+
+
+def _processor_s() -> float:
+    """Of this process and its workers, ended ones too: other work on the machine changes it little."""
+    used = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            spent = process.cpu_times()
+            used += spent.user + spent.system + spent.children_user + spent.children_system
+    return used
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -146,7 +147,7 @@ def test_shipped_protocols() -> None:
         ),
     ],
 )
-def test_protocols_with_mistakes_are_named(tmp_path, text: str, words: str) -> None:
+def test_protocols_with_mistakes_are_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(EvalError, match=r"mine\.toml") as caught:
