@@ -20,7 +20,7 @@ from data.real_task import DownloadFailed, RealTask, choose
 from data.task import Task, TaskError
 from envs.environment import EnvironmentFault
 from envs.sandbox import KINDS, SandboxBackend, SandboxError, make_backend
-from envs.swe.real import make_real_task
+from envs.swe.real import RunnerMissing, make_real_task
 from eval.errors import EvalError
 
 
@@ -40,7 +40,13 @@ async def _run(arguments: argparse.Namespace) -> None:
     backend = make_backend(arguments.sandbox, "real-task")
     try:
         for real in tasks:
-            task = await _make(arguments, real, backend)
+            try:
+                task = await _make(arguments, real, backend)
+            except RunnerMissing as error:
+                if arguments.task:
+                    raise
+                print(f"left out: {error}", file=sys.stderr)
+                continue
             lists = ", ".join(f"{len(task.row[key])} {key}" for key in ("FAIL_TO_PASS", "PASS_TO_PASS"))
             place = task.row["image"] or "any image"
             print(f"{arguments.out / 'rows.jsonl'}: {task.task_id} ({real.runner}, {place}): {lists}")

@@ -19,6 +19,10 @@ from envs.sandbox.docker_engine import Engine
 from envs.swe.packing import TestLists, pack_task
 
 
+class RunnerMissing(TaskError):
+    """The sandbox has no such test runner; other tasks may run there."""
+
+
 async def make_real_task(real: RealTask, out: Path, cache: Path, backend: SandboxBackend) -> tuple[Task, TestLists]:
     """Writes a row into the rows file `out` with the bundle beside it; `cache` keeps what was downloaded.
 
@@ -57,12 +61,12 @@ async def make_real_image(real: RealTask, repository: Path, base: str, cache: Pa
 
 
 async def check_runner(real: RealTask, backend: SandboxBackend, image: str = "") -> None:
-    """Raises TaskError where the sandbox's python3 has no such runner."""
+    """Raises RunnerMissing where the sandbox's python3 has no such runner."""
     spec = SandboxSpec(image=image) if image else SandboxSpec()
     async with await backend.start(spec) as sandbox:
         found = await sandbox.exec(f"python3 -c 'import {real.runner}'", timeout_s=60.0)
     if found.exit_code != 0:
-        raise TaskError(
+        raise RunnerMissing(
             f"task {real.instance_id} is run by {real.runner}, and python3 of the {backend.name} sandbox has none. Use "
             "--sandbox docker, where an image is made that has it, or install it for this machine's /usr/bin/python3 "
             f"(Debian: apt-get install python3-{real.runner})"

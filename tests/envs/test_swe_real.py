@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 from data.loaders import load_tasks
+from data.real_task import DownloadFailed, real_tasks
 from data.task import Task
 from envs.environment import Grade
 from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, grade_patch, read_row, validate
+from envs.swe.real import make_real_task
+from tests.conftest import REAL_CACHE
 from tests.envs.swe_support import call, run
 from tests.shared_data import need_shared
 
@@ -53,6 +57,24 @@ def test_a_real_project_embedded(real: Task) -> None:
 @pytest.mark.docker
 def test_a_real_project_docker(real: Task) -> None:
     run(lambda backend: check(real, backend), make_backend("docker", "swe-tests"))
+
+
+@pytest.mark.docker
+def test_a_real_project_run_by_pytest_in_an_image_of_its_own(tmp_path: Path) -> None:
+    """Its ids hold spaces and brackets; our own log parser names them whole."""
+
+    async def work(backend: SandboxBackend) -> None:
+        real = real_tasks()["sqlparse-hints"]
+        task, lists = await make_real_task(real, tmp_path / "rows.jsonl", REAL_CACHE, backend)
+        assert lists.fail_to_pass == ("tests/test_format.py::TestFormat::test_strip_comments_preserves_hint",)
+        assert "tests/test_grouping.py::test_grouping_assignment[foo := 1;]" in lists.pass_to_pass
+        checked = await validate(load_tasks("real", "test", tmp_path / "rows.jsonl")[0], backend)
+        assert (checked.problems, task.row["image"]) == ((), "sao-real/sqlparse-hints:latest")
+
+    try:
+        run(work, make_backend("docker", "swe-tests"))
+    except DownloadFailed as error:
+        pytest.skip(f"REAL TASK NOT RUN: {error}")
 
 
 def test_the_offline_swebench_row() -> None:

@@ -22,11 +22,11 @@ from agent.renderers.choose import renderer_for
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.real_task import DownloadFailed, RealTask, real_tasks
-from data.task import Task, TaskError
+from data.task import Task
 from data.trajectory import ExitReason, Trajectory
 from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, read_row
-from envs.swe.real import check_runner
+from envs.swe.real import RunnerMissing, check_runner
 from envs.tools.toolset import ToolSet
 from eval.swebench.grade import Grader, GradeSettings
 from eval.swebench.make import make_real_row
@@ -127,7 +127,7 @@ def test_a_runner_that_the_sandbox_lacks_is_refused() -> None:
     has_it = subprocess.run(["/usr/bin/python3", "-c", "import pytest"], capture_output=True, check=False)
     if has_it.returncode == 0:
         pytest.skip("REFUSAL NOT TESTED: this machine's /usr/bin/python3 has pytest")
-    with pytest.raises(TaskError, match="is run by pytest, and python3 of the embedded sandbox has none"):
+    with pytest.raises(RunnerMissing, match="is run by pytest, and python3 of the embedded sandbox has none"):
         asyncio.run(go(make_backend("embedded", "real-tests")))
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envs.sandbox import NetworkRefused, Sandbox, SandboxSpec
+from envs.sandbox.docker_backend import DockerBackend
+from envs.sandbox.docker_engine import Engine, connect
 from envs.sandbox.embedded import EmbeddedBackend
 from eval.errors import EvalError
 from eval.swebench.execute import EvalLimits, spec
-from eval.swebench.grade import GradeSettings, Progress
+from eval.swebench.grade import Grader, GradeSettings, Progress
+from eval.swebench.official import Harness
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
 from eval.swebench.report import run_report
+from eval.swebench.rows import HarnessRow
 from eval.swebench.skipping import read_skip_list
-from eval.swebench.validate import RowCheck, skip_list
+from eval.swebench.store import EvalFolder
+from eval.swebench.validate import RowCheck, check_rows, skip_list
 from sao.swebench import RowChoice
+from tests.conftest import BASE_IMAGE
+from tests.envs.private_engine import private_engine
 from tests.eval.small import GOLD, grade_small, small_row, small_task
 from tests.sao.test_cli import runs, sao  # noqa: F401 - a fixture
 
@@ -92,6 +103,44 @@ def test_a_refusal_in_the_middle_is_an_error_that_is_not_tried_again(tmp_path: P
     settings = GradeSettings(network=frozenset(NAMES))
     (graded,) = grade_small([(small_row(NAMES[0]), GOLD)], tmp_path, backend=Late, settings=settings)
     assert (graded.error, graded.about_model, graded.attempts) == (ErrorKind.SANDBOX, False, 1)
+
+
+def fetching(gateway: str) -> str:
+    """A test that passes when the bridge's gateway refuses it; without a network it looks a name up in vain."""
+    reached = f"__import__('socket').socket().connect_ex(('{gateway}', 9)) == 111"
+    looked_up = "__import__('socket').gethostbyname('files.invalid')"
+    return f"test_add = __import__('calc').add(1, 2) == 3 and ({reached} or {looked_up})\n"
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_row_that_needs_one_is_found_and_then_runs(tmp_path: Path) -> None:
+    """On an engine with Docker's default bridge; the row beside it has none both times."""
+
+    async def check(address: str, rows: list[HarnessRow], folder: Path, *named: str) -> Mapping[str, Any]:
+        backend = DockerBackend("network-tests", Engine(address))
+        try:
+            async with Harness() as harness:
+                with EvalFolder(folder) as store:
+                    grader = Grader(backend, harness, store, GradeSettings(workers=2, network=frozenset(named)))
+                    return skip_list(await check_rows(grader, rows))
+        finally:
+            await backend.close()
+
+    with private_engine(bridge=True) as engine:
+        with connect() as machines:
+            engine.client.load_image(b"".join(machines.api().get_image(BASE_IMAGE)))
+        subnet = ip_network(engine.client.inspect_network("bridge")["IPAM"]["Config"][0]["Subnet"])
+        rows = [small_row("small__fetches-1", tests=fetching(str(subnet[1]))), small_row("small__plain-1")]
+        without = asyncio.run(check(engine.address, rows, tmp_path))
+        assert (without["need_network"], without["usable"]) == (["small__fetches-1"], 1)
+        given = asyncio.run(check(engine.address, rows, tmp_path, *without["need_network"]))
+    assert (given["usable"], given["checked_with_network"], given["skip"]) == (2, ["small__fetches-1"], {})
+    graded = [json.loads(path.read_text()) for path in tmp_path.rglob("outcome.json")]
+    assert {each["instance_id"]: each["network"] for each in graded} == {
+        "small__fetches-1": "bridge",
+        "small__plain-1": "none",
+    }
 
 
 # -- which rows: validate's list --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_the_demo_policy_runs_on_a_real_project(real_rows: Path, backend: str, t
         env={**os.environ, "SAO_RUNS": str(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     played = list(TrajectoryLog(tmp_path / "real" / "log").read())
