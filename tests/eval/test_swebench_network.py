@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from envs.environment import Grade, ToolCall
 from envs.sandbox import NetworkRefused, Sandbox, SandboxSpec
 from envs.sandbox.docker_backend import DockerBackend
 from envs.sandbox.docker_engine import Engine, connect
 from envs.sandbox.embedded import EmbeddedBackend
+from envs.swe import SWEEnvironment
 from eval.errors import EvalError
 from eval.swebench.execute import EvalLimits, spec
 from eval.swebench.grade import Grader, GradeSettings, Progress
@@ -26,6 +28,7 @@ from eval.swebench.rows import HarnessRow
 from eval.swebench.skipping import read_skip_list
 from eval.swebench.store import EvalFolder
 from eval.swebench.validate import RowCheck, check_rows, skip_list
+from sao.eval_agent import verifiers
 from sao.swebench import RowChoice
 from tests.conftest import BASE_IMAGE
 from tests.envs.private_engine import private_engine
@@ -72,6 +75,30 @@ def test_only_named_rows_get_one_and_the_verdict_is_made_anew(tmp_path: Path) ->
     assert report["network_ids"] == [NAMES[1]]
     assert grade(NAMES[1]) == (made, [])
     assert grade()[1] == [(NAMES[1], "none")]  # a verdict with a network is none without
+
+
+def test_the_agents_own_sandboxes_have_none_also_on_a_row_that_is_named(tmp_path: Path) -> None:
+    """Where the agent works, and where its work is read out; only the tests of its patch run with a network."""
+    row = small_row(NAMES[0])
+    backend = Bridged()
+
+    async def episode() -> Grade:
+        async with Harness() as harness:
+            with EvalFolder(tmp_path) as store:
+                grader = Grader(backend, harness, store, GradeSettings(network=frozenset({NAMES[0]})))
+                verifier = verifiers(grader, [row], "agent")(row.task)
+                environment = SWEEnvironment(row.task, backend, verifier=verifier)
+                try:
+                    await environment.reset()
+                    edit = {"path": "calc.py", "old_str": "a - b", "new_str": "a + b"}
+                    assert (await environment.step(ToolCall("str_replace", edit))).error is None
+                    return await environment.grade()
+                finally:
+                    await environment.close()
+                    await backend.close()
+
+    assert asyncio.run(episode()).reward == 1.0
+    assert backend.asked == [(NAMES[0], "none"), (NAMES[0], "none"), (NAMES[0], "bridge")]
 
 
 def test_a_row_that_is_not_named_has_none() -> None:
