@@ -60,6 +60,11 @@ def micro_swe(
 
 def register(app: typer.Typer) -> None:
     eval_app.command(
+        name="tasks",
+        help="Held-out tasks of the configuration's own set (tasks.name): rate with its 95 % Wilson interval.",
+        epilog=example("sao eval tasks --config smollm2 --split heldout --temperature 0"),
+    )(micro_swe)
+    eval_app.command(
         name="micro-swe",
         epilog=example("sao eval micro-swe", "sao eval micro-swe --run latest --tasks 512 --temperature 0"),
     )(micro_swe)
