@@ -37,7 +37,7 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
-from envs.sandbox.namespaces import bubblewrap_command, find_launcher, unshare_command, write_etc
+from envs.sandbox.namespaces import bubblewrap_command, default_signals, find_launcher, unshare_command, write_etc
 from envs.sandbox.owner import Found, owner_id, standing
 from envs.sandbox.stream import SandboxStream
 
@@ -144,7 +144,7 @@ class EmbeddedSandbox(ChannelledSandbox):
             # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs.
             # No environment: the sandbox could read it from its init.
             self._process = subprocess.Popen(  # noqa: ASYNC220
-                ["/bin/sh", "-c", enter, "sandbox", *argv], env={}, cwd="/", start_new_session=True,
+                [*default_signals(), "/bin/sh", "-c", enter, "sandbox", *argv], env={}, cwd="/", start_new_session=True,
                 stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._said,
                 pass_fds=[fd for fd in (args.fileno(), telling) if str(fd) in argv],
             )  # fmt: skip

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -134,6 +135,23 @@ def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:
     words += [f"{name}={value}" for name, value in environment(spec).items()]
     unshare = shutil.which("unshare") or "unshare"
     return [unshare, *_UNSHARE[1:], "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
+
+
+def default_signals() -> list[str]:
+    """Words before a command that give it the signals that this process ignores (under nohup, or as a background job of
+    a script). No shell could take them back, and what a command sees must not hang on how the driver was started."""
+    kept = {signal.SIGPIPE, signal.SIGXFSZ}  # Python's own, given back by subprocess
+    ignored = [each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN and each not in kept]
+    env = shutil.which("env")
+    if not ignored or env is None or not _resets_signals(env):
+        return []
+    return [env, f"--default-signal={','.join(str(int(each)) for each in ignored)}"]
+
+
+@cache
+def _resets_signals(env: str) -> bool:
+    """Debian's does since coreutils 8.31; busybox's does not."""
+    return subprocess.run([env, "--default-signal=INT", "true"], capture_output=True, check=False).returncode == 0
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import signal
 import tarfile
 import time
 
@@ -69,6 +70,23 @@ def test_commands(kind: str) -> None:
         assert long.output.strip() == b"300000"
 
     in_sandbox(kind, test)
+
+
+def test_signals_are_a_command_s_own_however_the_driver_was_started(kind: str) -> None:
+    """nohup ignores SIGHUP, a script's background job SIGINT and SIGQUIT: inherited, no shell could take them back."""
+    names = ("HUP", "INT", "QUIT", "USR1", "TERM")
+
+    async def test(box: Sandbox) -> None:
+        for name in names:
+            result = await box.exec(f"trap 'echo got; exit 5' {name}; kill -{name} $$; sleep 1; echo not reached")
+            assert (name, result.exit_code, result.output) == (name, 5, b"got\n")
+
+    before = {name: signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN) for name in names}
+    try:
+        in_sandbox(kind, test)
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, f"SIG{name}"), handler)
 
 
 def test_nothing_but_files_stays_between_commands(kind: str) -> None:
