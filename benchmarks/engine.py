@@ -9,8 +9,8 @@ to 1.0 times `--new`, the same for all three. Only tokens that were asked for co
 until its longest request is over, as it does when episodes of one batch end at different times. Prefill is included.
 Figures are the best of `--rounds`. vLLM needs .venv-vllm; its start (and one warm-up request) is not counted.
 The last line is JSON: embedded_speedup_vs_generate and vllm_tokens_per_s (at the most requests; null with the reason in
-`vllm` where it did not run), and all rates. `--quick` takes under 50 s: one round, and vLLM only where `--server` names
-a running server of this model (`--save FOLDER` writes it).
+`vllm` where it did not run), and all rates. `--quick` takes under 50 s: one round, half as long, and vLLM only where
+`--server` names a running server of this model (`--save FOLDER` writes it).
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def main() -> None:
         model.save_pretrained(options.save)
         return
     if options.quick:
-        options.rounds, options.new = 1, min(options.new, 96)
+        options.rounds, options.new, options.prompt = 1, min(options.new, 64), min(options.prompt, 100)
     ours: dict[int, float] = {}
     theirs: dict[int, float] = {}
     for count in options.requests:
