@@ -29,7 +29,7 @@ def write(tmp_path: Path, text: str) -> str:
         ("", ["rollout.episodes"], ["section.key=value"]),
         ("", ["rollout.concurrency=many"], ["rollout.concurrency", "valid integer"]),
         ("name = 'x'", ["name.x=1"], ["name is a value, not a section"]),
-        ("", ["sandbox.backend=podman"], ["'auto', 'docker' or 'embedded'"]),
+        ("", ["sandbox.backend=podman"], ["'auto', 'docker', 'embedded' or 'none'"]),
     ],
 )
 def test_a_fault_is_one_paragraph_that_names_the_key(
