@@ -297,6 +297,24 @@ def test_a_server_that_cannot_load_is_a_typed_fault_and_is_not_left_paused(tmp_p
     run(test)
 
 
+@pytest.mark.parametrize("verb", ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache"])
+def test_a_server_that_dies_inside_an_update_takes_it_when_it_is_back(tmp_path: Path, verb: str) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (policy, (fake,)):
+            fake.delay_s = 0.2
+            running = asyncio.create_task(turn(policy))
+            await asyncio.sleep(0.05)
+            fake.dies_at = verb
+            await policy.update_weights(write_weights(tmp_path / "v1", -0.9), 1)
+            assert policy.version == 1
+            await fake._dying
+            await fake.start()
+            check(await running, 1, version=1)
+            assert fake.mark == -0.9
+
+    run(test)
+
+
 def test_a_server_without_our_model_is_refused_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         with pytest.raises(ServerFault, match="ClientConnectorError"):

@@ -31,6 +31,7 @@ from agent.engines.vllm.proof import probe_of
 from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
 from agent.engines.vllm.sync import OUR_RELOAD
 from agent.policy import Generation, StopReason
+from tests.agent.processes import alive, gone
 from tests.agent.vllm_fake import write_probe
 
 ROOT = Path(__file__).parents[2]
@@ -139,13 +140,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def tree(pid: int) -> list[int]:
     return [pid, *descendants(pid)]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
 
 
 def command_of(pid: int) -> str:
@@ -320,7 +314,4 @@ def test_a_killed_supervisor_leaves_no_process_behind(world: World, tmp_path: Pa
     assert len(found) >= 2
     process.kill()
     process.wait()
-    until = time.monotonic() + 60
-    while any(alive(pid) for pid in found) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert [pid for pid in found if alive(pid)] == []
+    assert gone(found)

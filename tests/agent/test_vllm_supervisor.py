@@ -20,6 +20,7 @@ from agent.engines.vllm.faults import ServerStartFailed
 from agent.engines.vllm.guard import descendants
 from agent.engines.vllm.launch import LaunchSettings, command, environment
 from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
+from tests.agent.processes import alive, gone
 
 SERVER = """
 import http.server, os, pathlib, signal, subprocess, sys, time
@@ -60,22 +61,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pids: list[int], within_s: float = 30.0) -> bool:
-    until = time.monotonic() + within_s
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 async def tree_of(supervisor: Supervisor, at_least: int = 3) -> list[int]:

@@ -50,6 +50,8 @@ class FakeServer:
         self.stale = False
         """Pretends to load weights and keeps the old ones."""
         self.fails_to_load = False
+        self.dies_at: str = ""
+        """The verb at which it is gone, once."""
         self.sick = False
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
@@ -92,6 +94,14 @@ class FakeServer:
             await self._runner.cleanup()
             self._runner = None
 
+    def _maybe_die(self, request: web.Request) -> None:
+        if request.path == self.dies_at:
+            self.dies_at = ""
+            assert request.transport is not None
+            request.transport.abort()
+            self._dying = asyncio.create_task(self.kill())
+            raise web.HTTPServiceUnavailable
+
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=503 if self.sick else 200)
 
@@ -102,11 +112,13 @@ class FakeServer:
         return web.json_response({"weight_version": self.label}, status=503 if self.sick else 200)
 
     async def _set_label(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
         self.calls.append("label")
         self.label = (await request.json())["new_version"]
         return web.json_response({})
 
     async def _pause(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
         assert request.query["mode"] == "keep"
         self.calls.append("pause")
         return web.json_response({})
@@ -116,11 +128,13 @@ class FakeServer:
         return web.json_response({})
 
     async def _reset(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
         assert request.query["reset_running_requests"] == "true"
         self.calls.append("reset")
         return web.json_response({"success": True})
 
     async def _reload(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
         self.calls.append("reload")
         if self.fails_to_load:
             return web.json_response({"error": "no such model"}, status=500)

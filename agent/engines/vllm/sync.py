@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from agent.engines.vllm.answers import read_prompt_logprobs
-from agent.engines.vllm.faults import AnswerFault, ServedWeightsWrong, ServerFault, ServerRefused, WeightUpdateFailed
+from agent.engines.vllm.faults import (
+    AnswerFault,
+    ServedWeightsWrong,
+    ServerFault,
+    ServerGone,
+    ServerRefused,
+    WeightUpdateFailed,
+)
 from agent.engines.vllm.proof import check_hashes, check_probe, file_hashes, probe_of_folder
 from agent.engines.vllm.router import Server
 
@@ -114,7 +121,8 @@ async def _load(server: Server, weights: PublishedWeights, deadlines: Deadlines)
     except ServerRefused as error:
         raise WeightUpdateFailed(f"{client.url} cannot take {weights.label}: {verb}: {error}") from error
     except ServerFault as error:
-        if verb != server.reload_method or not await client.healthy(deadlines.verb_s):
+        died = isinstance(error, ServerGone) or verb != server.reload_method
+        if died or not await client.healthy(deadlines.verb_s):
             raise
         # A living server that fails to load is not a broken connection: the same folder fails again.
         raise WeightUpdateFailed(
