@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_probe_tokens_are_the_same_everywhere() -> None:
     assert probe_tokens(1000)[0] == 654  # the first eight bytes of sha256("sao probe 0") modulo 1000, big end first
 
 
-def test_the_trainers_probe_is_that_of_the_folder_it_publishes(make_model, tmp_path: Path) -> None:
+def test_the_trainers_probe_is_that_of_the_folder_it_publishes(make_model: Any, tmp_path: Path) -> None:
     from trainer.publish import Version, WeightFolder
 
     model = make_model(3)
@@ -51,7 +52,7 @@ def test_the_trainers_probe_is_that_of_the_folder_it_publishes(make_model, tmp_p
 
 
 @pytest.mark.parametrize("part", ["head", "layer", "embedding"])
-def test_one_kept_part_of_the_old_weights_is_found(make_model, part: str) -> None:
+def test_one_kept_part_of_the_old_weights_is_found(make_model: Any, part: str) -> None:
     """The new weights are a small training step away from the old ones (1e-3 a parameter)."""
     old, new, served = (make_model(1, tie_word_embeddings=False) for _ in range(3))
     torch.manual_seed(0)
@@ -65,7 +66,7 @@ def test_one_kept_part_of_the_old_weights_is_found(make_model, part: str) -> Non
         check_probe("s", probe_of(new), probe_of(served)["logprobs"], TOLERANCE)
 
 
-def test_a_model_without_finite_numbers(make_model) -> None:
+def test_a_model_without_finite_numbers(make_model: Any) -> None:
     model = make_model(1)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
