@@ -302,4 +302,4 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
         ("leave tasks.path empty", ("reasoning-gym:gcd", "train", "x.jsonl")),
     ):
         with pytest.raises(TaskError, match=words):
-            load_tasks(arguments[0], arguments[1], *arguments[2:], limit=3)
+            load_tasks(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None, limit=3)
