@@ -125,9 +125,11 @@ def World():
             self.files = dict(files or {"a.py": b"x = 1\n"})
             self.faults, self.delays, self.problem = faults or {}, delays or {}, problem
             self.calls, self.closed, self.graded = [], 0, 0
+            self.when_busy = lambda: None
 
         async def _phase(self, phase: str) -> None:
             if phase in self.delays:
+                self.when_busy()
                 await asyncio.sleep(self.delays[phase])
             if phase in self.faults:
                 raise self.faults[phase]
