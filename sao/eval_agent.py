@@ -10,15 +10,12 @@ from data.task import Task
 from data.trajectory import Status
 from envs.environment import EnvironmentFault, Grade
 from envs.swe import Verifier
-from eval.page import Section, shortened
 from eval.swebench.grade import Grader
 from eval.swebench.outcome import Verdict
 from eval.swebench.predictions import Prediction, write_predictions
 from eval.swebench.rows import HarnessRow
-from sao.replay import span_head
 
 PREDICTIONS = "predictions.jsonl"
-_SHOWN_OF_A_TRAJECTORY = 80_000
 
 
 def prediction_of(row: HarnessRow, model: str, patch: bytes) -> Prediction:
@@ -48,25 +45,6 @@ def verifiers(grader: Grader, rows: Sequence[HarnessRow], model: str) -> Callabl
         return verify
 
     return of
-
-
-def turns_of(run: Path, decode: Callable[[list[int]], str]) -> dict[str, list[Section]]:
-    """For the page: each task's last graded episode, span by span; long ones keep head and tail of every span."""
-    turns: dict[str, list[Section]] = {}
-    for trajectory in TrajectoryLog(run / "log").read():
-        if trajectory.outcome.status is not Status.GRADED:
-            continue
-        room = max(_SHOWN_OF_A_TRAJECTORY // max(len(trajectory.spans), 1), 400)
-        turns[trajectory.identity.task_id] = [
-            Section(
-                span_head(trajectory, span),
-                shortened(decode(trajectory.tokens[span.start : span.end].tolist()), room),
-                str(span.kind),
-                open=True,
-            )
-            for span in trajectory.spans
-        ]
-    return turns
 
 
 def predictions_of(run: Path, rows: Sequence[HarnessRow], model: str) -> dict[str, Prediction]:

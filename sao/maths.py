@@ -28,6 +28,7 @@ from data.task import Task
 from envs.maths.grading import Grading, doubtful_golds
 from envs.maths.verify import require_verifier, shared_comparer
 from eval.errors import EvalError
+from eval.maths.page import write_maths_page
 from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, markdown, run_report, scores
 from sao.config import Config
@@ -50,6 +51,7 @@ class Choice:
 def run_suite(config: Config, console: Console, choice: Choice, *, run: str | None, fresh: bool) -> int:
     """Exit code 0; 1 when samples are missing. Raises EvalError and whatever a rollout raises."""
     from sao.assemble import copy_tokenizer, parts_of, tasks_of
+    from sao.eval_turns import turns_of
     from sao.rollout import play
     from sao.rundir import open_run
 
@@ -91,6 +93,10 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
         }
         report = run_report(samples, not_scored, facts)
         write_report(opened.path, report)
+        texts = {task.task_id: str(task.row["problem"]) for task in tasks}
+        turns = turns_of(opened.log, parts.tokenizer.decode, lambda one: one.identity.episode_id, longest=12_000)
+        name = f"{opened.path.name}: {parts.lineage} on {choice.suite}"
+        write_maths_page(opened.path / "report.html", name, report, texts, turns)
         show_report(console, report, opened.path)
         return max(code, int(report["coverage"] < 1))
     finally:
@@ -209,4 +215,4 @@ def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> No
     console.print(table)
     for name, why in report["not_scored"].items():
         console.print(f"[yellow]not scored[/yellow] {escape(name)}: {escape(why)}", highlight=False)
-    console.print(f"report: {folder / 'report.json'}, report.md", highlight=False)
+    console.print(f"report: {folder / 'report.json'}, report.md, report.html", highlight=False)

@@ -256,7 +256,8 @@ def run_agent(
     from agent.presets import load_preset
     from agent.tokenizer import load_tokenizer
     from sao.assemble import copy_tokenizer, environments_of, parts_of
-    from sao.eval_agent import predictions_of, turns_of, verifiers
+    from sao.eval_agent import predictions_of, verifiers
+    from sao.eval_turns import turns_of
     from sao.rollout import play
     from sao.rundir import open_run
 
@@ -290,7 +291,7 @@ def run_agent(
             if not made:
                 console.print("[yellow]No episode came to its end: nothing to grade yet.[/]")
                 return 1
-            turns = turns_of(opened.path, load_tokenizer(opened.tokenizer).decode)
+            turns = turns_of(opened.log, load_tokenizer(opened.tokenizer).decode, lambda one: one.identity.task_id)
             return max(code, await _grade(config, console, rows, made, settings, folder, choice.label, turns))
 
     try:

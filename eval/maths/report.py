@@ -158,34 +158,39 @@ _METHOD = (
 """Facts that stand in the table, in this order."""
 
 
-def markdown(report: Mapping[str, Any], name: str) -> str:
+def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(what, figure) of the report's head, for table and page."""
     k = report["k"]
-    lines = [f"# {name}", "", "| what | figure |", "|---|---|"]
+    rows: list[tuple[str, str]] = []
     for title, part in (("", report), ("integer answers only, ", report.get("integer_subset"))):
         if part is None:
             continue
         if part["avg_at_k"] is None:
-            lines.append(f"| {title}avg@{k} | nothing was graded |")
+            rows.append((f"{title}avg@{k}", "nothing was graded"))
             continue
         low, high = part["bootstrap_95"]
-        lines.append(
-            f"| {title}avg@{k} | {_percent(part['avg_at_k'])} [{_percent(low)}, {_percent(high)}], bootstrap over "
-            f"{part['problems']} problems |"
-        )
-        lines += [f"| {title}pass@{each} | {_percent(value)} |" for each, value in part["pass_at_k"].items()]
+        span = f"[{_percent(low)}, {_percent(high)}], bootstrap over {part['problems']} problems"
+        rows.append((f"{title}avg@{k}", f"{_percent(part['avg_at_k'])} {span}"))
+        rows += [(f"{title}pass@{each}", _percent(value)) for each, value in part["pass_at_k"].items()]
     for number, run in enumerate(report["runs"]):
         low, high = run["wilson_95"]
-        lines.append(
-            f"| run {number} | {run['correct']} of {run['graded']} [{_percent(low)}, {_percent(high)}], Wilson |"
+        rows.append(
+            (f"run {number}", f"{run['correct']} of {run['graded']} [{_percent(low)}, {_percent(high)}], Wilson")
         )
-    lines += [
-        f"| coverage | {_percent(report['coverage'])} of the samples are graded |",
-        f"| truncated | {_percent(report['truncated_share'])} |",
-        f"| without an answer | {_percent(report['no_answer_share'])} |",
-        f"| verdicts | {', '.join(f'{why} {count}' for why, count in report['verdicts'].items())} |",
-        f"| not scored | {len(report['not_scored'])} problems: {', '.join(report['not_scored']) or 'none'} |",
+    not_scored = report["not_scored"]
+    rows += [
+        ("coverage", f"{_percent(report['coverage'])} of the samples are graded"),
+        ("truncated", _percent(report["truncated_share"])),
+        ("without an answer", _percent(report["no_answer_share"])),
+        ("verdicts", ", ".join(f"{why} {count}" for why, count in report["verdicts"].items())),
+        ("not scored", f"{len(not_scored)} problems: {', '.join(not_scored) or 'none'}"),
     ]
-    lines += [f"| {fact.replace('_', ' ')} | {report[fact]} |" for fact in _METHOD if fact in report]
+    return rows + [(fact.replace("_", " "), str(report[fact])) for fact in _METHOD if fact in report]
+
+
+def markdown(report: Mapping[str, Any], name: str) -> str:
+    lines = [f"# {name}", "", "| what | figure |", "|---|---|"]
+    lines += [f"| {what} | {figure} |" for what, figure in figure_rows(report)]
     lines += ["", "| problem | right | answers |", "|---|---|---|"]
     for problem, found in report["per_problem"].items():
         right = sum(each["correct"] for each in found["samples"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,10 @@ def test_a_suite_end_to_end_and_again(runs: Path, tmp_path: Path) -> None:
     assert {one.identity.sandbox for one in done} == {"none"}  # nothing had to be there to run anything
     text = (runs / "a" / "report.md").read_text()
     assert "avg@3 | 0.0 %" in text
+    page = (runs / "a" / "report.html").read_text()
+    assert page.count('<details class="one"') == 5
+    assert len(re.findall(r"<summary>turn \d+ action", page)) == 15  # every sample's own words
+    assert "<td>avg@3<td>0.0 %" in page
     assert json.loads((runs / "a" / "scores.json").read_text())["scores"]["aime2025/p0"] == 0.0
 
     before = (runs / "a" / "report.json").read_bytes()
