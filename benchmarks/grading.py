@@ -21,8 +21,9 @@ from collections.abc import Callable
 
 import psutil
 
+from data.maths_rows import Grading
 from envs.environment import EnvironmentFault
-from envs.maths.grading import Grading, grade_text
+from envs.maths.grading import grade_text
 from envs.maths.verify import Comparer
 
 LIMIT_S = 5.0

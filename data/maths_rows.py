@@ -1,17 +1,23 @@
 """Checks maths rows: a problem, its final answer, how it is graded. Every complaint names row and column.
 
-A row has `problem` and `answer` (text or a number), and may have `id`, `grading` ("integer", the default, or
-"symbolic" or "last_integer"), `image` (of the Python tool's sandbox) and whatever else its set holds.
+A row has `problem` and `answer` (text or a number), and may have `id`, `grading` (a `Grading`, else integer), `image`
+(of the Python tool's sandbox) and whatever else its set holds.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
 from data.task import Task, TaskError
 
-GRADINGS = ("integer", "symbolic", "last_integer")
+
+class Grading(enum.StrEnum):
+    INTEGER = "integer"
+    SYMBOLIC = "symbolic"
+    LAST_INTEGER = "last_integer"
+    """No box: the last number of the text. For training tasks; no benchmark is graded so."""
 
 
 def maths_task(row: Mapping[str, Any], number: int, *, split: str, source: str, base_dir: str) -> Task:
@@ -28,7 +34,7 @@ def maths_task(row: Mapping[str, Any], number: int, *, split: str, source: str, 
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
         raise TaskError(f"{where}: column answer is {answer!r:.60}, expected the final answer")
     values["answer"] = str(answer)
-    values["grading"] = values.get("grading") or GRADINGS[0]
-    if values["grading"] not in GRADINGS:
-        raise TaskError(f"{where}: column grading is {values['grading']!r:.60}, expected {' or '.join(GRADINGS)}")
+    values["grading"] = values.get("grading") or str(Grading.INTEGER)
+    if values["grading"] not in list(Grading):
+        raise TaskError(f"{where}: column grading is {values['grading']!r:.60}, expected {' or '.join(Grading)}")
     return Task(name, "maths", split, values, source, base_dir)

@@ -87,6 +87,6 @@ def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -
         "id": f"{name}/{split}/{number:06d}",
         "problem": _INSTRUCTION.sub("", str(entry["question"])).strip(),
         "answer": answer,
-        "grading": grading or "integer" if _INTEGER.fullmatch(answer) else "symbolic",
+        "grading": (grading or "integer") if _INTEGER.fullmatch(answer) else "symbolic",
     }
     return maths_task(row, number, split=split, source=name, base_dir="")

@@ -23,9 +23,10 @@ from rich.table import Table
 from agent.presets import Preset, load_preset
 from data.atomic import write_atomically
 from data.log import TrajectoryLog
+from data.maths_rows import Grading
 from data.sets import known_sets
 from data.task import Task
-from envs.maths.grading import Grading, doubtful_golds
+from envs.maths.grading import doubtful_golds
 from envs.maths.verify import require_verifier, shared_comparer
 from eval.errors import EvalError
 from eval.maths.page import write_maths_page

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from data.maths_rows import Grading
 from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
 from envs.maths.answer import integer_of
-from envs.maths.grading import Grading, grade_text
+from envs.maths.grading import grade_text
 from envs.maths.tool import SCHEMA, WORKDIR, PythonTool
 from envs.maths.verify import Comparer, require_verifier, shared_comparer
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec

@@ -6,20 +6,13 @@ text without a finished box is wrong and says why; a reference answer that canno
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from data.maths_rows import Grading
 from envs.environment import EnvironmentFault
 from envs.maths.answer import NOT_AN_INTEGER, boxed, integer_of, last_number
 from envs.maths.verify import Comparer
-
-
-class Grading(enum.StrEnum):
-    INTEGER = "integer"
-    SYMBOLIC = "symbolic"
-    LAST_INTEGER = "last_integer"
-    """No box: the last number of the text. For training tasks; no benchmark is graded so."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from data.maths_rows import Grading
 from envs.environment import EnvironmentFault
 from envs.maths import verify
 from envs.maths.answer import integer_of
-from envs.maths.grading import Grading, doubtful_golds, grade_text, integer_golds
+from envs.maths.grading import doubtful_golds, grade_text, integer_golds
 from envs.maths.verify import Comparer, Comparison, GraderFault, VerifierMissing
 from tests.shared_data import need_shared
 
