@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 LINE_EVERY_S = 10.0
 
 
-class LiveView:
+class LiveView(abc.ABC):
     """Context manager. A view gives `render` (the picture) and `line` (the words; empty says nothing), and calls
     `tick` whenever something happened."""
 
@@ -22,11 +23,11 @@ class LiveView:
         self._live: Live | None = None
         self._last_line = time.monotonic()
 
-    def render(self) -> RenderableType:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def render(self) -> RenderableType: ...
 
-    def line(self) -> str:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def line(self) -> str: ...
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
