@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,11 @@ class Policy(abc.ABC):
     async def abort(self, episode_id: str) -> None:  # noqa: B027 - an engine that cannot is cancelled instead
         """End the episode's running `generate` soon: it returns ABORTED with the tokens sampled so far."""
 
+    def clock(self) -> float:
+        """Seconds by which an episode's wall clock is to be measured. An engine that has to leave its device to the
+        trainer for a while stops it meanwhile."""
+        return time.monotonic()
+
     @abc.abstractmethod
     async def close(self) -> None: ...
 
@@ -74,3 +80,11 @@ class TrainablePolicy(Policy):
     async def update_weights(self, source: str | Path, version: int, *, lineage: str | None = None) -> None:
         """Take the weights of a folder between two tokens, requests in flight going on with them; nothing computed by
         the old ones is used again. `version` must be above the present one of the lineage. Raises EngineError."""
+
+    async def rest(self) -> None:
+        """Leave the device to the trainer until `wake`; requests stay and go on afterwards. Raises EngineError."""
+        raise EngineError(f"{type(self).__name__} cannot leave its device: only the vLLM engine runs colocated")
+
+    async def wake(self, source: str | Path | None = None, version: int = 0, *, lineage: str | None = None) -> None:
+        """Take the device again, under the weights of a folder or the present ones. Raises EngineError."""
+        raise EngineError(f"{type(self).__name__} cannot leave its device: only the vLLM engine runs colocated")

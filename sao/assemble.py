@@ -20,6 +20,7 @@ from data.task import Task, TaskError
 from sao.backend import backend_of as backend_of
 from sao.backend import image_settings as image_settings
 from sao.config import Config
+from sao.engine import devices_of
 from sao.environments import environments_of as environments_of
 from sao.paths import model_folder
 
@@ -57,7 +58,9 @@ def tasks_of(config: Config, count: int | None = None) -> list[Task]:
 
 
 def parts_of(config: Config) -> Parts:
-    """Raises UserError, TaskError, PresetError, TokenizerError."""
+    """Raises UserError, TaskError, PresetError, TokenizerError, DevicesRefused."""
+    if config.engine.kind == "vllm":
+        devices_of(config)
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
     preset = load_preset(config.agent.preset)

@@ -44,6 +44,21 @@ class EngineConfig(Section):
     its own and ends them."""
     count: int = Field(1, ge=1)
     """Servers that the run starts."""
+    mode: Literal["split", "colocated"] = "split"
+    """split: servers and trainer run side by side, each with a device (or CPU cores) of its own. colocated: they share
+    one GPU and take turns; the servers sleep while the trainer makes its step."""
+    weights: Literal["file", "nccl", "ipc"] = "file"
+    """How new weights get into the servers: read from the run's folder, or sent by vLLM's transfer engines (GPUs only):
+    nccl from a GPU of its own, ipc through the memory of the server's own GPU (one worker a server)."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of the servers, as CUDA_VISIBLE_DEVICES names them, divided evenly; several each are tensor parallelism.
+    Empty: where the mode is split and there are enough, one each after the first (the trainer's); else the first."""
+    gpu_share: float = Field(0.0, ge=0, le=1)
+    """Of a GPU's memory that a server takes; 0: 0.85, colocated 0.5."""
+    sleep_level: Literal[1, 2] = 1
+    """Colocated: 1 keeps the sleeping servers' weights in the host's memory, 2 drops them."""
+    bucket_mib: int = Field(512, ge=1)
+    """Size of the buffers that nccl and ipc pack tensors into; two are held at a time."""
     environment: str = ""
     """Virtual environment that holds vLLM; empty: .venv-vllm of the checkout."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

@@ -19,6 +19,7 @@ from sao.config import Config
 from sao.paths import ROOT
 
 if TYPE_CHECKING:
+    from agent.engines.vllm.devices import Devices
     from agent.engines.vllm.faults import ServerStartFailed
     from agent.engines.vllm.launch import LaunchSettings
 
@@ -77,34 +78,50 @@ async def _vllm(
 ) -> TrainablePolicy:
     import tempfile
 
+    from agent.engines.vllm.loading import OUR_RELOAD, FileLoader, Loader
     from agent.engines.vllm.policy import ServingSettings, VllmPolicy
     from agent.engines.vllm.proof import TOLERANCE, TOLERANCE_LOW
     from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
-    from agent.engines.vllm.sync import OUR_RELOAD
+    from agent.engines.vllm.transfer import TransferLoader, TransferSettings
 
     engine = config.engine
-    launch = launch_settings(config, model)
+    launch, devices = launch_settings(config, model), devices_of(config)
     if work is None:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sao-serving-")))
+    logs = work / "logs"
     exact = launch.dtype == "float32" and config.train.weights_dtype == "fp32"
     urls = list(engine.servers)
     failures: list[ServerStartFailed] = []
     policy: VllmPolicy | None = None
+    supervisor: Supervisor | None = None
 
     def failed(error: ServerStartFailed) -> None:
         failures.append(error)
         if policy is not None and len(failures) == engine.count:
             policy.fail(error)
 
+    def loader(number: int) -> Loader:
+        if engine.weights == "file":
+            return FileLoader(OUR_RELOAD)
+        settings = TransferSettings(
+            backend=engine.weights,
+            python=launch.python,
+            logs=logs,
+            gpu=devices.sender(number, engine.weights),
+            bucket_mib=engine.bucket_mib,
+        )
+        return TransferLoader(settings, number)
+
     if not urls:
         supervisor = await stack.enter_async_context(
             Supervisor(
                 launch,
-                work / "logs",
+                logs,
                 count=engine.count,
                 settings=SuperviseSettings(start_timeout_s=engine.patience_s, restarts=engine.restarts),
                 say=say,
                 on_failed=failed,
+                gpus=devices.servers,
             )
         )
         await supervisor.wait_ready()
@@ -114,14 +131,33 @@ async def _vllm(
         folder,
         work / "weights",
         **weights,
-        reload_method=OUR_RELOAD,
+        loader=loader,
         settings=ServingSettings(
             in_flight=engine.in_flight,
             patience_s=engine.patience_s,
             tolerance=TOLERANCE if exact else TOLERANCE_LOW,
+            sleep_level=engine.sleep_level if engine.mode == "colocated" else 0,
         ),
     )
+    if supervisor is not None:
+        policy.on_rest = supervisor.hold  # one that dies while the trainer has the GPU is started again afterwards
     return policy
+
+
+def devices_of(config: Config) -> Devices:
+    """Which GPU whom: of the servers and of what sends them weights. Raises DevicesRefused where the settings cannot
+    work on this machine: ask before anything starts."""
+    from agent.engines.vllm.devices import choose
+    from agent.engines.vllm.launch import choose_device, visible_gpus
+
+    engine = config.engine
+    return choose(
+        mode=engine.mode,
+        weights=engine.weights,
+        count=len(engine.servers) or engine.count,
+        wanted=engine.gpus,
+        visible=visible_gpus() if choose_device(config.model.device) == "cuda" else [],
+    )
 
 
 def launch_settings(config: Config, model: Path) -> LaunchSettings:
@@ -129,6 +165,7 @@ def launch_settings(config: Config, model: Path) -> LaunchSettings:
 
     engine = config.engine
     device = choose_device(config.model.device)
+    colocated = engine.mode == "colocated"
     return LaunchSettings(
         model=model,
         environment=Path(engine.environment).expanduser() if engine.environment else ROOT / ".venv-vllm",
@@ -138,5 +175,8 @@ def launch_settings(config: Config, model: Path) -> LaunchSettings:
         max_context=engine.max_context,
         in_flight=engine.in_flight,
         cache_gib=engine.cache_gib,
+        gpu_share=engine.gpu_share or (0.5 if colocated else 0.85),
+        transfer="" if engine.weights == "file" else engine.weights,
+        sleeps=colocated and device == "cuda",
         extra=engine.extra,
     )

@@ -6,6 +6,7 @@ import sys
 
 USER, INFRASTRUCTURE = 2, 3
 _HEAVY = {
+    "agent.engines.vllm.devices": ("DevicesRefused",),
     "agent.engines.weights": ("ModelRefused",),
     "trainer.controls": ("ControlError",),
     "trainer.critic": ("CriticError",),

@@ -19,7 +19,7 @@ from agent.engines.vllm.faults import ServerFault, ServerRefused
 from agent.engines.vllm.launch import LaunchSettings, command, environment
 from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
 from sao.config import Config
-from sao.engine import launch_settings
+from sao.engine import devices_of, launch_settings
 from sao.paths import UserError, model_folder
 
 _ASK_S = 30.0
@@ -51,7 +51,10 @@ async def _serve(config: Config, console: Console, count: int, host: str, port: 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     settings = SuperviseSettings(start_timeout_s=config.engine.patience_s, restarts=config.engine.restarts)
-    async with Supervisor(_launch(config, host), logs, count=count, port=port, settings=settings, say=say) as servers:
+    engine = config.engine.model_copy(update={"count": count, "servers": ()})
+    gpus = devices_of(config.model_copy(update={"engine": engine})).servers
+    supervisor = Supervisor(_launch(config, host), logs, count=count, port=port, settings=settings, say=say, gpus=gpus)
+    async with supervisor as servers:
         stopped = asyncio.create_task(stop.wait())
         ready = asyncio.create_task(servers.wait_ready())
         await asyncio.wait({stopped, ready}, return_when=asyncio.FIRST_COMPLETED)

@@ -40,7 +40,9 @@ from sao.assemble import Parts, backend_of, environments_of, parts_of
 from sao.config import Config
 from sao.engine import SERVING, engine_of
 from sao.train_files import HELDOUT, ROLLOUTS, read_json
+from sao.train_setup import turn_of
 from trainer.folders import FolderError
+from trainer.gpu_turn import GpuTurn
 from trainer.paths import TrainerPaths, replace_file
 from trainer.publish import WeightFolder
 
@@ -139,6 +141,10 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
             journal = Journal(run / "journal.jsonl")
             stack.callback(journal.close)
             await backend.reap()
+            turn = turn_of(config, run)
+            if turn is not None:
+                stack.callback(turn.close)
+                await turn.take()  # servers that start now need the memory of the device
             policy = await first_policy(config, parts, run, weights, stopping, stack)
             if policy is None:
                 return
@@ -153,7 +159,9 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
                 gate=pace.gate,
                 stop=stop,
             )
-            side = asyncio.create_task(_follow(config, run, parts, policy, weights, backend, pace, stop, stopping))
+            side = asyncio.create_task(
+                _follow(config, run, parts, policy, weights, backend, pace, stop, stopping, turn)
+            )
             side.add_done_callback(lambda task: stop.cut() if not task.cancelled() else None)  # it only ends by failing
             try:
                 resume = earlier(log.read(), config.rollout.max_attempts)
@@ -251,6 +259,7 @@ async def _follow(
     pace: Pace,
     stop: Stop,
     stopping: threading.Event,
+    turn: GpuTurn | None,
 ) -> None:
     """Beside the fleet: new weights, the trainer's pace, held-out scores, this side's report, the stop."""
     last = time.monotonic()
@@ -263,7 +272,10 @@ async def _follow(
         last = now
         progress = read_json(TrainerPaths(run).progress)
         pace.consumed, pace.step = int(progress.get("consumed", pace.consumed)), int(progress.get("step", pace.step))
-        await take_newest(policy, weights)
+        if turn is None:
+            await take_newest(policy, weights)
+        elif turn.wanted():
+            await leave_device(policy, weights, turn)
         if config.train.heldout_every and pace.step >= next_score and not pace.is_scoring:
             next_score = (pace.step // config.train.heldout_every + 1) * config.train.heldout_every
             pace.scoring = asyncio.create_task(_score(config, run, parts, policy, backend, pace.step, stop))
@@ -288,6 +300,20 @@ async def take_newest(policy: TrainablePolicy, weights: WeightFolder) -> None:
             await policy.update_weights(folder, newest.number, lineage=newest.lineage)
     except FolderError:
         return  # pruned between looking and fetching: a newer one is there at the next look
+
+
+async def leave_device(policy: TrainablePolicy, weights: WeightFolder, turn: GpuTurn) -> None:
+    """Leave the device to the trainer for its step and go on under what it published. The episodes' own clocks stand
+    still meanwhile; commands in sandboxes go on."""
+    await policy.rest()
+    turn.give()
+    await turn.take()
+    while (newest := weights.newest()) is not None and newest.number > policy.version:
+        with contextlib.suppress(FolderError):  # pruned between looking and fetching: a newer one is there
+            with weights.fetch(newest) as folder:
+                await policy.wake(folder, newest.number, lineage=newest.lineage)
+                return
+    await policy.wake()
 
 
 async def _score(

@@ -10,6 +10,7 @@ from sao.assemble import weights_hash
 from sao.config import Config
 from sao.paths import UserError
 from sao.train_files import CRITIC
+from trainer.gpu_turn import GpuTurn
 from trainer.loop import Trainer
 from trainer.metrics import MetricsWriter, open_tracker
 from trainer.paths import TrainerPaths
@@ -30,6 +31,11 @@ def critic_of(config: Config, run: Path) -> Path | None:
             f"{run / CRITIC} is missing: the run's value pretraining has not come to its end. Use sao train."
         )
     return run / CRITIC
+
+
+def turn_of(config: Config, run: Path) -> GpuTurn | None:
+    """What trainer and servers take turns by, where they share a device."""
+    return GpuTurn(run) if config.engine.kind == "vllm" and config.engine.mode == "colocated" else None
 
 
 def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], None]) -> Trainer:
@@ -58,5 +64,6 @@ def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], No
         max_attempts=config.rollout.max_attempts,
         about={"base_model": base, "tokenizer": tokenizer, "run": run.name},
         metrics=MetricsWriter(paths.metrics, trackers),
+        turn=turn_of(config, run),
         say=say,
     )

@@ -59,6 +59,7 @@ class Intake:
 
     def __post_init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
+        self._out: list[Waiting] = []
         self._held: set[int] = set()
         self._attempts = dict(self.state.attempts)
         self._failed: list[tuple[str, int, int]] = []  # log, position, draw of failed attempts not behind `positions`
@@ -124,7 +125,13 @@ class Intake:
             size = rest
         if not self._waiting or len(self._waiting) < size:
             return None, dropped
-        return [self._pop().trajectory for _ in range(size)], dropped
+        self._out = [self._pop() for _ in range(size)]
+        return [item.trajectory for item in self._out], dropped
+
+    def put_back(self) -> None:
+        """The batch that was made last was not trained on: it waits again, first in the queue as before."""
+        self._waiting.extendleft(reversed(self._out))
+        self._out = []
 
     def _is_stale(self, item: Waiting) -> bool:
         age = self.state.versions.staleness(item.trajectory, self.state.updates)
@@ -149,6 +156,7 @@ class Intake:
 
     def trained(self, batch: Sequence[Trajectory]) -> None:
         """The batch was trained on in the state's present step."""
+        self._out = []
         for trajectory in batch:
             identity = trajectory.identity
             self.ledger.enter(identity.draw, Fate(identity.episode_id, self.state.step))

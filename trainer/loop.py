@@ -9,6 +9,7 @@ before anything else is trained; a version number is never used twice. Stopping 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from data.journal import Entry, Journal
 from data.trajectory import Trajectory
 from trainer import health
 from trainer.checkpoint import Checkpoints
+from trainer.gpu_turn import GpuTurn
 from trainer.health import Alarm
 from trainer.intake import Dropped, Intake
 from trainer.ledger import DROPPED, RESUMED, TRAINED
@@ -51,7 +53,8 @@ class Times:
 
 
 class Trainer:
-    """`logs`: one directory per rollout worker. `max_attempts`: of a draw, before an infrastructure fault drops it."""
+    """`logs`: one directory per rollout worker. `max_attempts`: of a draw, before an infrastructure fault drops it.
+    `turn`: where the servers use the trainer's device, a step waits for its turn on it."""
 
     def __init__(
         self,
@@ -64,8 +67,10 @@ class Trainer:
         max_attempts: int = 3,
         about: Mapping[str, Any] | None = None,
         metrics: MetricsWriter | None = None,
+        turn: GpuTurn | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.turn = turn
         self.paths, self.learner, self.config, self.say = paths, learner, config, say
         self.about = dict(about or {})
         self.journal = Journal(paths.journal)
@@ -146,15 +151,19 @@ class Trainer:
         while not self.finished and not stop():
             began = time.monotonic()
             batch = self._gather()
-            self.times.idle += time.monotonic() - began
             if batch is None:
                 if not self.finished:
                     time.sleep(POLL_S)
-                    self.times.idle += POLL_S
+                self.times.idle += time.monotonic() - began
                 continue
-            began = time.monotonic()
-            self.step(batch)
-            self.times.busy += time.monotonic() - began
+            with self.turn.step(stop) if self.turn else contextlib.nullcontext(True) as ours:
+                self.times.idle += time.monotonic() - began
+                if not ours:
+                    self.intake.put_back()
+                    break
+                began = time.monotonic()
+                self.step(batch)
+                self.times.busy += time.monotonic() - began
         self._checkpoint()
         if self.weights.newest() != self.state.version:
             self._publish(self.state)
@@ -162,6 +171,8 @@ class Trainer:
         return self.finished
 
     def close(self) -> None:
+        if self.turn is not None:
+            self.turn.close()
         self.intake.close()
         self.metrics.close()
         self.journal.close()

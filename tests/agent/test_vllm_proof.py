@@ -20,7 +20,7 @@ from agent.engines.vllm.proof import (
     probe_of_folder,
     probe_tokens,
 )
-from agent.engines.vllm.sync import keep_weights
+from agent.engines.vllm.published import keep_weights
 
 
 def test_probe_tokens_are_the_same_everywhere() -> None:

@@ -26,10 +26,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from agent.engines.vllm.faults import ServedWeightsWrong
 from agent.engines.vllm.guard import descendants
 from agent.engines.vllm.launch import LaunchSettings
+from agent.engines.vllm.loading import OUR_RELOAD, FileLoader
 from agent.engines.vllm.policy import ServingSettings, VllmPolicy
 from agent.engines.vllm.proof import probe_of
 from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
-from agent.engines.vllm.sync import OUR_RELOAD
 from agent.policy import Generation, StopReason
 from tests.agent.processes import alive, gone
 from tests.agent.vllm_fake import write_probe
@@ -73,7 +73,7 @@ class World:
             save(model, self.folder / lineage),
             self.folder / f"{lineage}-work",
             lineage=lineage,
-            reload_method=OUR_RELOAD,
+            loader=lambda _: FileLoader(OUR_RELOAD),
             settings=ServingSettings(patience_s=1800, **settings),
         )
 
@@ -285,7 +285,7 @@ def test_a_stale_tied_head_is_caught_and_our_reload_does_not_leave_one(world: Wo
                 folder,
                 world.folder / f"tied-{seed}-work",
                 lineage=f"tied{seed}",
-                reload_method=method,
+                loader=lambda _, method=method: FileLoader(method),
             )
             if method == OUR_RELOAD:
                 policy = await connected

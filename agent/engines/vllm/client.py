@@ -108,15 +108,42 @@ class VllmClient:
 
     async def reload(self, folder: Path, method: str, timeout_s: float) -> list[Any]:
         """Read weights from a folder that the server sees under the same path; one result for each worker."""
-        body = {"method": method, "kwargs": {"weights_path": str(folder)}, "timeout": timeout_s}
-        answer = await self._call("POST", "/collective_rpc", body, timeout_s)
-        return list(answer.get("results") or [])
+        return await self.call_workers(method, {"weights_path": str(folder)}, timeout_s)
+
+    async def call_workers(self, method: str, kwargs: Mapping[str, Any], timeout_s: float) -> list[Any]:
+        """A method of every worker; one result for each."""
+        body = {"method": method, "kwargs": dict(kwargs), "timeout": timeout_s}
+        return list((await self._call("POST", "/collective_rpc", body, timeout_s)).get("results") or [])
+
+    async def world_size(self, timeout_s: float) -> int:
+        """Workers of the server, over all its parallel dimensions."""
+        return int((await self._call("GET", "/get_world_size?include_dp=true", None, timeout_s))["world_size"])
 
     async def drop_caches(self, timeout_s: float) -> None:
         """Nothing computed by older weights stays: prefixes go, running requests are computed again."""
         answer = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", None, timeout_s)
         if answer.get("success") is not True:
             raise ServerFault(f"{self.url} did not drop its prefix cache: {answer}")
+
+    # ---- sleep (one device for server and trainer) ----
+
+    async def sleep(self, level: int, timeout_s: float) -> None:
+        """Give the device's memory back, requests staying in the queue. `level`: see `sync.lay_down`."""
+        await self._call("POST", f"/sleep?level={level}&mode=keep", None, timeout_s)
+
+    async def wake(self, tags: Sequence[str], timeout_s: float) -> None:
+        """`weights`, `kv_cache`. Once all is back the server's scheduler runs again by itself."""
+        await self._call("POST", "/wake_up?" + "&".join(f"tags={tag}" for tag in tags), None, timeout_s)
+
+    async def sleep_ability(self, timeout_s: float) -> str:
+        """`frees`: sleep gives memory back; `cpu`: there is nothing to give, it only pauses; `off`: not switched on."""
+        answer = await self._call("GET", "/server_info?config_format=json", None, timeout_s)
+        config = answer.get("vllm_config")
+        if not isinstance(config, dict):
+            raise AnswerFault(f"{self.url}/server_info has no vllm_config: {str(answer)[:200]}")
+        if (config.get("device_config") or {}).get("device_type") == "cpu":
+            return "cpu"
+        return "frees" if (config.get("model_config") or {}).get("enable_sleep_mode") else "off"
 
     # ---- state ----
 

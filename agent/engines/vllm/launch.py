@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ class LaunchSettings:
     cache_gib: int = 1
     """Key/value cache of a CPU server."""
     gpu_share: float = 0.85
+    gpus: tuple[str, ...] = ()
+    """GPUs of one server (entries for CUDA_VISIBLE_DEVICES), one worker each; empty: one, whichever comes first."""
+    transfer: str = ""
+    """nccl or ipc: weights are sent to it (`transfer`); empty: it reads them from a folder."""
+    sleeps: bool = False
+    """It gives its memory back while somebody else needs the device."""
     extra: tuple[str, ...] = ()
     """More arguments for the server."""
 
@@ -62,6 +69,18 @@ def choose_device(name: str) -> Literal["cpu", "cuda"]:
     if name == "auto":
         return "cuda" if shutil.which("nvidia-smi") else "cpu"
     return "cuda" if name == "cuda" else "cpu"
+
+
+def visible_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES would name them, in order; none where there is no NVIDIA GPU."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip()]
+    answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+    lines = [line for line in answer.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(number) for number in range(len(lines))]
 
 
 def model_context(model: Path) -> int:
@@ -96,6 +115,12 @@ def command(settings: LaunchSettings, port: int) -> list[str]:
         words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(tokens)]
     else:
         words += ["--gpu-memory-utilization", str(settings.gpu_share)]
+        if len(settings.gpus) > 1:
+            words += ["--tensor-parallel-size", str(len(settings.gpus))]
+        if settings.sleeps:
+            words.append("--enable-sleep-mode")  # a CPU server refuses it: it has no such memory
+    if settings.transfer:
+        words += ["--weight-transfer-config", json.dumps({"backend": settings.transfer})]
     return [*words, *settings.extra]
 
 
@@ -115,4 +140,9 @@ def environment(settings: LaunchSettings, base: Mapping[str, str] | None = None)
             "OMP_NUM_THREADS": str(settings.threads),
             "VLLM_CPU_KVCACHE_SPACE": str(settings.cache_gib),
         }
+    if settings.gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpus)
+    if settings.transfer == "ipc":
+        # Handles of shared memory come pickled over HTTP: one more reason to keep the verbs on the loopback.
+        variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return variables

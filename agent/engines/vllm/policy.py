@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ from typing import Any
 from agent.engines.vllm.answers import read_generation
 from agent.engines.vllm.client import VllmClient
 from agent.engines.vllm.faults import ServerFault, ServerGone, ServerRefused, WeightUpdateFailed
+from agent.engines.vllm.loading import Deadlines, FileLoader, Loader
 from agent.engines.vllm.proof import TOLERANCE
+from agent.engines.vllm.published import PublishedWeights, keep_weights
+from agent.engines.vllm.rest import EngineClock, check_sleepers
 from agent.engines.vllm.router import Router, Server
-from agent.engines.vllm.sync import Deadlines, PublishedWeights, bring, is_proven, keep_weights, proven
+from agent.engines.vllm.sync import bring, is_proven, lay_down, proven
 from agent.policy import EngineError, Generation, StopReason, TrainablePolicy
 from data.trajectory import Sampling
 
@@ -50,6 +53,8 @@ class ServingSettings:
     """Unanswered health checks running after which a server counts as down and its requests go elsewhere."""
     tolerance: float = TOLERANCE
     """Of the served-weights proof."""
+    sleep_level: int = 0
+    """How deep servers sleep while the trainer has the device (`sync.lay_down`); 0: never asked to."""
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
@@ -89,6 +94,9 @@ class VllmPolicy(TrainablePolicy):
         self._versions: dict[str, int] = {}
         self._broken: EngineError | None = None
         self._watchers: list[asyncio.Task[None]] = []
+        self._clock = EngineClock()
+        self.on_rest: Callable[[bool], None] = lambda resting: None
+        """Told when the servers are about to lie down (true) and when they are back."""
 
     @classmethod
     async def connect(
@@ -100,15 +108,21 @@ class VllmPolicy(TrainablePolicy):
         version: int = 0,
         lineage: str = "",
         sampling: Sampling = Sampling(),  # noqa: B008 - frozen
-        reload_method: str = "reload_weights",
+        loader: Callable[[int], Loader] = lambda number: FileLoader(),
         settings: ServingSettings = ServingSettings(),
     ) -> VllmPolicy:
         """Connect to running servers, all of which must answer, and bring them to the weights of `folder`.
 
-        `work`: a directory of ours, which the servers see under the same path. Raises EngineErrors."""
+        `work`: a directory of ours, which servers that read files see under the same path; `loader`: how weights get
+        into the server of that number. Raises EngineErrors."""
         await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # what a killed process left there
-        servers = [Server(VllmClient(url, connections=2 * settings.in_flight + 16), reload_method) for url in urls]
+        servers = [
+            Server(VllmClient(url, connections=2 * settings.in_flight + 16), loader(number))
+            for number, url in enumerate(urls)
+        ]
         try:
+            if settings.sleep_level:
+                await check_sleepers([server.client for server in servers], settings.deadlines.reload_s)
             contexts = await asyncio.gather(
                 *(server.client.max_context(settings.deadlines.verb_s) for server in servers)
             )
@@ -117,7 +131,7 @@ class VllmPolicy(TrainablePolicy):
                 policy._router.mark_up(server)
             await policy.update_weights(folder, version, lineage=lineage)
         except BaseException:
-            await asyncio.gather(*(server.client.close() for server in servers))
+            await asyncio.gather(*(_close(server) for server in servers))
             raise
         policy._watchers = [asyncio.create_task(policy._watch(server), name=server.client.url) for server in servers]
         return policy
@@ -176,13 +190,15 @@ class VllmPolicy(TrainablePolicy):
         await asyncio.gather(*self._watchers, return_exceptions=True)
         self._watchers = []
         self._broken = self._broken or EngineError("the engine is closed")
+        self._router.end(self._broken)
         await self.abort()
-        await asyncio.gather(*(server.client.close() for server in self._servers))
+        await asyncio.gather(*(_close(server) for server in self._servers))
         await asyncio.to_thread(shutil.rmtree, self._work, ignore_errors=True)
 
     def fail(self, error: EngineError) -> None:
         """From outside: no request will be served any more, for this reason."""
         self._broken = self._broken or error
+        self._router.end(self._broken)
         for server in self._servers:
             self._router.mark_down(server, str(error))
 
@@ -209,6 +225,40 @@ class VllmPolicy(TrainablePolicy):
         self.stats.updates += 1
         if earlier is not None and earlier.folder != weights.folder:
             await asyncio.to_thread(shutil.rmtree, earlier.folder, ignore_errors=True)
+
+    def clock(self) -> float:
+        return self._clock.now()
+
+    async def rest(self) -> None:
+        """Give the servers' device away until `wake`: requests stay in their queues and are computed again after it.
+
+        A server that does not answer counts as down; one that cannot sleep is a WeightUpdateFailed."""
+        self._router.hold(True)
+        self._clock.stop()
+        self.on_rest(True)
+        await asyncio.gather(*(self._lay_down(server) for server in self._servers if server.up))
+
+    async def wake(self, source: str | Path | None = None, version: int = 0, *, lineage: str | None = None) -> None:
+        """Take the device again, with the weights of `source` or else the present ones; proven in either case."""
+        if source is not None:
+            await self.update_weights(source, version, lineage=lineage)
+        elif self._weights is not None:
+            for server in self._servers:
+                server.proofs.pop(self._weights.label, None)  # what they hold now was not looked at yet
+            await asyncio.gather(*(self._sync(server) for server in self._servers if server.up))
+        self.on_rest(False)
+        self._clock.go()
+        self._router.hold(False)
+
+    async def _lay_down(self, server: Server) -> None:
+        try:
+            async with server.sync_lock:
+                await lay_down(server, self.settings.sleep_level, self.settings.deadlines)
+        except ServerFault as fault:
+            self._router.mark_down(server, str(fault))
+        except EngineError as error:
+            self.fail(error)
+            raise
 
     async def _sync(self, server: Server) -> None:
         """To the present weights. A ServerFault only marks it down; what would come again is raised."""
@@ -239,7 +289,7 @@ class VllmPolicy(TrainablePolicy):
             misses = 0 if well else misses + 1
             if server.up and misses >= self.settings.health_misses:
                 self._router.mark_down(server, f"{misses} health checks unanswered")
-            elif well and not server.up:
+            elif well and not server.up and not self._router.held:
                 try:
                     await self._bring_back(server)
                 except EngineError as error:
@@ -255,6 +305,8 @@ class VllmPolicy(TrainablePolicy):
             return
         if label != self._weights.label:
             server.proofs.clear()  # started again: what was proven was another process
+            server.asleep = False
+            await server.loader.close()  # its group was with the other process
         await self._sync(server)
         if is_proven(server, self._weights.label):
             self._router.mark_up(server)
@@ -330,6 +382,11 @@ class VllmPolicy(TrainablePolicy):
                 f"{len(tokens)} tokens + {max_new_tokens} new ones exceed the servers' context of {self.max_context}. "
                 "Lower max_new_tokens, or the preset's max_context."
             )
+
+
+async def _close(server: Server) -> None:
+    await server.loader.close()
+    await server.client.close()
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

@@ -2,7 +2,8 @@
 
 Promises: an episode stays on the server that holds its cache for as long as that server is up (then it moves to the one
 with the fewest episodes); no server ever holds more than `in_flight` of our requests, the rest waits here; a
-request that no living server can take within `patience_s` is NoServer.
+request that no living server can take within `patience_s` is NoServer; while `held`, requests wait and no patience is
+lost.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 
 from agent.engines.vllm.client import VllmClient
 from agent.engines.vllm.faults import NoServer
+from agent.engines.vllm.loading import FileLoader, Loader
+from agent.policy import EngineError
 
 _LOOK_S = 0.5
 
@@ -21,8 +24,10 @@ _LOOK_S = 0.5
 @dataclass(eq=False)
 class Server:
     client: VllmClient
-    reload_method: str = "reload_weights"
-    """What /collective_rpc is told to call for new weights."""
+    loader: Loader = field(default_factory=FileLoader)
+    """How new weights get into it."""
+    asleep: bool = False
+    """It gave its device's memory back: nothing may run on it before `sync.bring`."""
     up: bool = False
     why: str = "not looked at yet"
     """What speaks against it, while it is not up."""
@@ -40,6 +45,17 @@ class Router:
         self._home: dict[str, Server] = {}
         self._changed = asyncio.Event()
         self.waiting = 0
+        self.held = False
+        self._over: EngineError | None = None
+
+    def end(self, error: EngineError) -> None:
+        """Whoever waits, and whoever comes, gets this."""
+        self._over = error
+        self._wake()
+
+    def hold(self, held: bool) -> None:
+        self.held = held
+        self._wake()
 
     def mark_up(self, server: Server) -> None:
         server.up, server.why, server.lost = True, "", asyncio.Event()
@@ -56,7 +72,9 @@ class Router:
         without_s, looked = 0.0, time.monotonic()
         try:
             while (server := self._choose(episode_id)) is None:
-                if any(each.up for each in self.servers):
+                if self._over is not None:
+                    raise self._over
+                if self.held or any(each.up for each in self.servers):
                     without_s = 0.0
                 elif without_s > self.patience_s:
                     reasons = "; ".join(f"{each.client.url}: {each.why}" for each in self.servers)
@@ -81,6 +99,8 @@ class Router:
 
     def _choose(self, episode_id: str) -> Server | None:
         """None: wait."""
+        if self.held or self._over is not None:
+            return None
         home = self._home.get(episode_id)
         if home is not None and home.up:
             return home if home.load < self.in_flight else None

@@ -13,8 +13,8 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.engines.vllm import guard
@@ -44,6 +44,7 @@ class Managed:
     port: int
     host: str
     log: Path
+    gpus: tuple[str, ...] = ()
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,15 +76,29 @@ class Supervisor:
         settings: SuperviseSettings | None = None,
         say: Callable[[str], None] = lambda _: None,
         on_failed: Callable[[ServerStartFailed], None] = lambda _: None,
+        gpus: Sequence[tuple[str, ...]] = (),
     ) -> None:
-        """`port`: of the first server, the others follow; 0: free ones."""
+        """`port`: the first server's, others follow; 0: free ones. `gpus`: each server's; else as `launch` says."""
         launch.check()
+        self._may_start = asyncio.Event()
+        self._may_start.set()
         self.launch, self.settings, self.say, self.on_failed = launch, settings or SuperviseSettings(), say, on_failed
         logs.mkdir(parents=True, exist_ok=True)
         ports = [port + index for index in range(count)] if port else _free_ports(launch.host, count)
-        self.servers = [Managed(each, launch.host, logs / f"server-{each}.log") for each in ports]
+        shares = list(gpus) or [launch.gpus] * count
+        self.servers = [
+            Managed(each, launch.host, logs / f"server-{each}.log", share)
+            for each, share in zip(ports, shares, strict=True)
+        ]
         self.failed: ServerStartFailed | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def hold(self, held: bool) -> None:
+        """While held, a server that ended is not started again: another has its device."""
+        if held:
+            self._may_start.clear()
+        else:
+            self._may_start.set()
 
     @property
     def urls(self) -> list[str]:
@@ -127,6 +142,7 @@ class Supervisor:
         client = VllmClient(server.url, model=MODEL_NAME)
         try:
             while True:
+                await self._may_start.wait()
                 began = time.monotonic()
                 why = await self._run_once(server, client)
                 first = server.starts == 1 and not server.ready.is_set()
@@ -148,6 +164,7 @@ class Supervisor:
 
     async def _run_once(self, server: Managed, client: VllmClient) -> str:
         """Start it and stay with it until it is over; returns why."""
+        launch = replace(self.launch, gpus=server.gpus)
         server.starts += 1
         began = time.monotonic()
         with server.log.open("ab") as log:
@@ -155,11 +172,11 @@ class Supervisor:
             log.flush()
             server.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", guard.__file__, str(_GRACE_S)),
-                *command(self.launch, server.port),
+                *command(launch, server.port),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment(self.launch),
+                env=environment(launch),
                 start_new_session=True,
             )
         self.say(f"{server.url}: starting (log: {server.log})")

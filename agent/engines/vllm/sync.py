@@ -1,6 +1,7 @@
 """Bringing one server to the published weights, in flight, and proving that it serves them.
 
-    pause (running requests freeze) → label → reload → drop caches → resume → proof
+    pause (running requests freeze) → label → load → drop caches → resume → proof
+    colocated: pause → drop caches → sleep ··· training ··· label → wake weights → load → wake cache → resume → proof
 
 Promises: every step has a deadline; tokens sampled under weights that were not yet proven are held back by whoever
 asks `proven` first, and thrown away when the proof fails; the new label is set before the first tensor changes, so no
@@ -12,66 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from agent.engines.vllm.answers import read_prompt_logprobs
 from agent.engines.vllm.faults import (
     AnswerFault,
     ServedWeightsWrong,
     ServerFault,
-    ServerGone,
     ServerRefused,
     WeightUpdateFailed,
 )
-from agent.engines.vllm.proof import check_hashes, check_probe, file_hashes, probe_of_folder
+from agent.engines.vllm.loading import Deadlines
+from agent.engines.vllm.proof import check_probe
+from agent.engines.vllm.published import PublishedWeights
 from agent.engines.vllm.router import Server
-
-OUR_RELOAD = "sao_reload_weights"
-"""The verb of inside/sao_vllm_worker.py; it also answers with the hashes of what it read."""
-_FILES = ("*.safetensors", "*.json")
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """Seconds that one verb may take."""
-
-    verb_s: float = 60.0
-    reload_s: float = 900.0
-    proof_s: float = 300.0
-
-
-@dataclass(frozen=True)
-class PublishedWeights:
-    folder: Path
-    """Ours: stays until newer weights are served everywhere, whatever the publisher prunes."""
-    version: int
-    lineage: str
-    probe: Mapping[str, Any]
-    hashes: Mapping[str, str]
-
-    @property
-    def label(self) -> str:
-        return f"{self.lineage}/v{self.version}"
-
-
-def keep_weights(source: Path, into: Path, version: int, lineage: str) -> PublishedWeights:
-    """Link (or copy) a model folder's weights and read what the proof needs. Blocks: run it in a thread."""
-    if not (source / "config.json").is_file() or not list(source.glob("*.safetensors")):
-        raise WeightUpdateFailed(f"{source} holds no config.json with *.safetensors: nothing that a server could load.")
-    folder = into / f"v{version:06d}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for pattern in _FILES:
-        for file in source.glob(pattern):
-            try:
-                (folder / file.name).hardlink_to(file)
-            except OSError:  # another file system
-                shutil.copyfile(file, folder / file.name)
-    return PublishedWeights(folder.resolve(), version, lineage, probe_of_folder(folder), file_hashes(folder))
 
 
 async def bring(server: Server, weights: PublishedWeights, deadlines: Deadlines, tolerance: float) -> float:
@@ -101,34 +56,52 @@ async def bring(server: Server, weights: PublishedWeights, deadlines: Deadlines,
 async def _load(server: Server, weights: PublishedWeights, deadlines: Deadlines) -> None:
     client, verb = server.client, "pause"
     try:
+        await server.loader.prepare(client, weights, deadlines)
         await client.pause(deadlines.verb_s)
         try:
             verb = "update_weight_version"
             await client.set_label(weights.label, deadlines.verb_s)
-            verb = server.reload_method
-            results = await client.reload(weights.folder, server.reload_method, deadlines.reload_s)
-            if server.reload_method == OUR_RELOAD:
-                check_hashes(client.url, weights.hashes, results)
+            if server.asleep:
+                verb = "wake_up (weights)"
+                await client.wake(("weights",), deadlines.reload_s)
+            verb = server.loader.name
+            await server.loader.load(client, weights, deadlines)
+            if server.asleep:
+                # Only now is there room for keys and values: while they slept, a transfer could use it.
+                verb = "wake_up (kv_cache)"
+                await client.wake(("kv_cache",), deadlines.reload_s)
+                server.asleep = False
+                await client.pause(deadlines.verb_s)  # being awake, it resumed by itself
             verb = "reset_prefix_cache"
             await client.drop_caches(deadlines.verb_s)
         except BaseException:
-            # What runs must not stay frozen; its tokens carry a label that is never proven.
-            with contextlib.suppress(ServerFault, ServerRefused):
-                await client.resume(deadlines.verb_s)
+            # What runs must not stay frozen; its tokens carry a label that is never proven. (Asleep, it has no memory
+            # to run in.)
+            if not server.asleep:
+                with contextlib.suppress(ServerFault, ServerRefused):
+                    await client.resume(deadlines.verb_s)
             raise
         verb = "resume"
         await client.resume(deadlines.verb_s)
     except ServerRefused as error:
         raise WeightUpdateFailed(f"{client.url} cannot take {weights.label}: {verb}: {error}") from error
-    except ServerFault as error:
-        died = isinstance(error, ServerGone) or verb != server.reload_method
-        if died or not await client.healthy(deadlines.verb_s):
-            raise
-        # A living server that fails to load is not a broken connection: the same folder fails again.
-        raise WeightUpdateFailed(
-            f"{client.url} cannot load {weights.label} from {weights.folder}: {error}. The server must see that folder "
-            "under the same path, and it must hold the model that the server was started with."
-        ) from error
+
+
+async def lay_down(server: Server, level: int, deadlines: Deadlines) -> None:
+    """Freeze what runs and give the device's memory back; `bring` wakes it. Raises ServerFault, WeightUpdateFailed.
+
+    `level`: 1 keeps the weights in the host's memory, 2 drops them (they are loaded again in either case)."""
+    client, verb = server.client, "pause"
+    try:
+        await client.pause(deadlines.verb_s)
+        # Before it sleeps: a request that kept its keys and values would go on with garbage when the scheduler wakes.
+        verb = "reset_prefix_cache"
+        await client.drop_caches(deadlines.verb_s)
+        verb = "sleep"
+        await client.sleep(level, deadlines.reload_s)
+    except ServerRefused as error:
+        raise WeightUpdateFailed(f"{client.url} cannot sleep: {verb}: {error}") from error
+    server.asleep = True
 
 
 async def proven(server: Server, labels: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The one file that vLLM itself loads (`--worker-extension-cls sao_vllm_worker.Worker`); mixed into its worker.
+"""What vLLM itself loads (`--worker-extension-cls sao_vllm_worker.Worker`); mixed into its worker.
 
 Its folder alone goes on the server's PYTHONPATH, so that none of our rooms can shadow a package of vLLM's environment.
 Loading it ties the worker's life to its parent's: an engine that was orphaned would ignore SIGTERM for ever.
@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import Any
 
+from sao_vllm_names import checkpoint_tensors, stored_tensors
+
 if sys.platform == "linux":
     _PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -20,18 +22,23 @@ class Worker:
     """Methods that /collective_rpc finds by name."""
 
     def sao_reload_weights(self, weights_path: str) -> dict[str, str]:
-        """Load a folder's safetensors into the running model; returns the sha256 of every file as it was read.
+        """Load a folder's safetensors into the running model; returns the sha256 of every file as it was read."""
+        worker: Any = self
+        folder = pathlib.Path(weights_path)
+        hashes = {file.name: _sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+        worker.reload_weights(weights_iterator=checkpoint_tensors(stored_tensors(folder), folder))
+        self.sao_pack_heads()
+        return hashes
+
+    def sao_pack_heads(self) -> None:
+        """To be called after any other way of loading, too.
 
         On a CPU vLLM packs a linear layer's weights, and a reload packs those again that the checkpoint names. A head
         tied to the embedding is not named, so its packed copy would stay the old one: it is packed again here."""
         worker: Any = self
-        folder = pathlib.Path(weights_path)
-        hashes = {file.name: _sha256(file) for file in sorted(folder.glob("*.safetensors"))}
-        worker.reload_weights(weights_path=weights_path)
         for module in worker.get_model().modules():
             if type(module).__name__ in ("ParallelLMHead", "VocabParallelEmbedding") and hasattr(module, "cpu_linear"):
                 module.quant_method.process_weights_after_loading(module)
-        return hashes
 
 
 def _sha256(path: pathlib.Path) -> str:
