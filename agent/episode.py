@@ -1,13 +1,15 @@
-"""One episode: a policy, a chat format and an environment make one trajectory.
+"""One episode: whoever acts and an environment make one trajectory.
 
-    env.reset → first prompt → [ generate → append action → parse → env.step per call → append observation ]* → grade
+    env.reset → first prompt → [ generate, append → parse → env.step per call → append observation ]* → grade
+
+Who acts is a `Policy` with its chat format (ids: `token_dialogue`) or an endpoint (text: `endpoint.dialogue`).
 
 Limits are checked before every generation, in this order; the first that is reached ends the episode:
     1. the system's cut          → cut (SYSTEM_CUT), not graded
     2. episode_timeout_s         → WALL_CLOCK (also ends a running generation; what was sampled stays)
     3. max_turns                 → MAX_TURNS
     4. max_tokens, sampled       → MAX_TOKENS
-    5. max_context, of preset or engine, whichever is less → MAX_CONTEXT
+    5. max_context, of preset or engine, whichever is less → MAX_CONTEXT; also when an endpoint takes no more
     max_new_tokens = what 4, 5 and max_turn_tokens leave. An episode ended by 2–5 is graded like a submitted one.
 Promises:
 * ids are only appended; an observation that would not leave `answer_reserve` tokens is shortened, saying so, and if not
@@ -33,13 +35,14 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from agent.dialogue import ContextFull, Dialogue, TextActor
 from agent.parsers import CallError, CallErrorKind, Parsed
-from agent.policy import EngineError, Generation, Policy, StopReason
+from agent.policy import EngineError, Policy, StopReason
 from agent.presets import Limits, Preset, PresetError
 from agent.renderers import Renderer
-from agent.renderers.fenced import FencedRenderer
 from agent.seeds import derive_seed
-from data.trajectory import ExitReason, Identity, Outcome, Status, Trajectory, TrajectoryBuilder
+from agent.token_dialogue import TokenDialogue
+from data.trajectory import ExitReason, Identity, Outcome, Status, Trajectory
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
 from envs.sandbox.contract import SandboxError
 from envs.tools.text import cap, error_text
@@ -51,8 +54,6 @@ _ABORT_GRACE_S = 5.0
 """How long an engine may take to return the tokens of an aborted generation before the call is cancelled."""
 _STEP_GRACE_S = 60.0
 """How far a tool call may exceed command_timeout_s before the sandbox counts as hung."""
-_SHORTEST_CHARS = 120
-"""An observation is not shortened below this; the episode ends instead."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class TurnReport:
     """Tool names in order, or `!kind` for a call that could not be parsed."""
     errors: tuple[str, ...]
     mean_logprob: float
+    """NaN where the turn has no log-probabilities."""
 
 
 class _Ended(Exception):
@@ -82,7 +84,7 @@ class _Fault(Exception):
 
 
 async def run_episode(
-    policy: Policy,
+    policy: Policy | TextActor,
     renderer: Renderer,
     env: Environment,
     preset: Preset,
@@ -94,9 +96,13 @@ async def run_episode(
 ) -> Trajectory:
     """Run one episode to its end. `limits` override the preset's. Raises PresetError before anything starts; whatever
     happens afterwards in sandbox or engine is in the trajectory's outcome."""
-    episode = _Episode(
-        policy, renderer, env, preset, identity, limits or preset.limits, cut or asyncio.Event(), on_turn
+    limits = limits or preset.limits
+    dialogue = (
+        TokenDialogue(policy, renderer, preset, identity.episode_id)
+        if isinstance(policy, Policy)
+        else policy.dialogue(renderer, preset, limits)
     )
+    episode = _Episode(dialogue, env, preset, identity, limits, cut or asyncio.Event(), on_turn)
     try:
         return await episode.run()
     finally:
@@ -111,8 +117,7 @@ async def run_episode(
 class _Episode:
     def __init__(
         self,
-        policy: Policy,
-        renderer: Renderer,
+        dialogue: Dialogue,
         env: Environment,
         preset: Preset,
         identity: Identity,
@@ -120,8 +125,7 @@ class _Episode:
         cut: asyncio.Event,
         on_turn: Callable[[TurnReport], None] | None,
     ) -> None:
-        self.policy, self.env = policy, env
-        self.renderer = FencedRenderer(renderer) if preset.calls == "fenced" else renderer
+        self.dialogue, self.env = dialogue, env
         self.preset, self.identity, self.limits = preset, identity, limits
         self.cut, self.on_turn = cut, on_turn
         offered = {schema["function"]["name"]: schema for schema in env.tools}
@@ -131,8 +135,7 @@ class _Episode:
                 f"preset {preset.name}: the environment has no tool {', '.join(missing)}. It has {', '.join(offered)}."
             )
         self.tools = [offered[name] for name in preset.tools]
-        self.context = min(limits.max_context, policy.max_context or limits.max_context)
-        self.builder: TrajectoryBuilder | None = None
+        self.context = min(limits.max_context, dialogue.max_context or limits.max_context)
         self.timings = dict.fromkeys(("reset", "generate", "step", "grade"), 0.0)
         self.phase = "reset"
         self.deadline = float("inf")
@@ -147,20 +150,19 @@ class _Episode:
             except _Ended as ended:
                 reason = ended.reason
             if reason is ExitReason.SYSTEM_CUT:
-                outcome = Outcome(Status.CUT, reason, grade={"phase": self.phase})
+                outcome = self._outcome(Status.CUT, reason, {"phase": self.phase})
             else:
                 grade = await self._grade()
-                outcome = Outcome(Status.GRADED, reason, grade.reward, dict(grade.detail))
+                outcome = self._outcome(Status.GRADED, reason, grade.detail, grade.reward)
         except _Ended as ended:  # cut while grading
-            outcome = Outcome(Status.CUT, ended.reason, grade={"phase": self.phase})
+            outcome = self._outcome(Status.CUT, ended.reason, {"phase": self.phase})
         except _Fault as fault:
             kind, message = type(fault.error).__name__, str(fault.error)
-            outcome = Outcome(
-                Status.INFRA_ERROR, fault.reason, grade={"phase": fault.phase, "kind": kind, "message": message}
-            )
+            seen = {"phase": fault.phase, "kind": kind, "message": message}
+            outcome = self._outcome(Status.INFRA_ERROR, fault.reason, seen)
         self.timings["total"] = time.monotonic() - began
-        if self.builder is not None:
-            return self.builder.finish(outcome, self.identity, self.timings, grade.patch)
+        if made := self.dialogue.finish(outcome, self.identity, self.timings, grade.patch):
+            return made
         # The fault came before the first prompt: there are no tokens to keep.
         return Trajectory(
             tokens=np.zeros(0, np.int32),
@@ -172,30 +174,30 @@ class _Episode:
             timings=self.timings,
         )
 
+    def _outcome(
+        self, status: Status, reason: ExitReason, seen: Mapping[str, Any], reward: float | None = None
+    ) -> Outcome:
+        return Outcome(status, reason, reward, {**seen, **self.dialogue.detail()})
+
     async def _play(self) -> ExitReason:
         problem = await self._world("reset", self.env.reset(), self.limits.reset_timeout_s)
         self.deadline = time.monotonic() + self.limits.episode_timeout_s
-        builder = TrajectoryBuilder(self.renderer.prompt_ids(self.preset.messages(problem), self.tools))
-        self.builder = builder
+        self.dialogue.begin(self.preset.messages(problem), self.tools, listed=self.preset.list_tools)
         turn = 0
         while True:
-            room = self._room(builder, turn)
-            before = builder.tokens
-            made = await self._generate(builder, turn, room)
-            if made.tokens:
-                builder.append_action(made.tokens, made.logprobs, made.versions)
-            if made.stop_reason is StopReason.ABORTED:
+            stopped = await self._generate(turn, self._room(turn))
+            if stopped is StopReason.ABORTED:
                 raise _Ended(ExitReason.WALL_CLOCK if self._late() and not self.cut.is_set() else ExitReason.SYSTEM_CUT)
-            parsed = self._parse(before, made)
+            parsed = self._parse(stopped)
             if self.env.takes_text and self._is_text(parsed):
-                self._take_text(builder, turn, made, before)
-            await self._answer(builder, turn, made, parsed)
+                self._take_text(turn, stopped)
+            await self._answer(turn, parsed)
             turn += 1
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
 
-    def _room(self, builder: TrajectoryBuilder, turn: int) -> int:
+    def _room(self, turn: int) -> int:
         """Tokens that the next turn may have; raises _Ended at the first limit of the module's list."""
         if self.cut.is_set():
             raise _Ended(ExitReason.SYSTEM_CUT)
@@ -203,47 +205,36 @@ class _Episode:
             raise _Ended(ExitReason.WALL_CLOCK)
         if turn >= self.limits.max_turns:
             raise _Ended(ExitReason.MAX_TURNS)
-        tokens = self.limits.max_tokens - builder.action_tokens
+        tokens = self.limits.max_tokens - self.dialogue.sampled
         if tokens <= 0:
             raise _Ended(ExitReason.MAX_TOKENS)
-        context = self.context - len(builder)
+        context = self.context - self.dialogue.used
         if context <= 0:
             raise _Ended(ExitReason.MAX_CONTEXT)
         return min(tokens, context, self.limits.max_turn_tokens or tokens)
 
-    async def _generate(self, builder: TrajectoryBuilder, turn: int, room: int) -> Generation:
-        episode_id = self.identity.episode_id
-        call = self.policy.generate(
-            builder.tokens,
-            max_new_tokens=room,
-            stop_ids=self.renderer.stop_ids,
-            seed=derive_seed(self.identity.seed, "turn", turn),
-            episode_id=episode_id,
-        )
+    async def _generate(self, turn: int, room: int) -> StopReason:
         async with self._timed("generate"):
-            task = asyncio.ensure_future(call)
+            seed = derive_seed(self.identity.seed, "turn", turn)
+            task = asyncio.ensure_future(self.dialogue.generate(room, seed))
             try:
-                if not await self._wait(task, self.deadline - time.monotonic()):
-                    # Cut or out of time: ask for what was sampled so far rather than throw it away.
-                    await self.policy.abort(episode_id)
-                    await asyncio.wait({task}, timeout=_ABORT_GRACE_S)
-                    if not task.done():
-                        await _end(task)
-                        return Generation([], [], [], StopReason.ABORTED)
-                    made = task.result()
-                    return Generation(made.tokens, made.logprobs, made.versions, StopReason.ABORTED)
-                made = task.result()
+                if await self._wait(task, self.deadline - time.monotonic()):
+                    return task.result()
+                # Cut or out of time: ask for what was sampled so far rather than throw it away.
+                await self.dialogue.abort()
+                await asyncio.wait({task}, timeout=_ABORT_GRACE_S)
+                if task.done():
+                    task.result()
+                return StopReason.ABORTED
+            except ContextFull as full:
+                raise _Ended(ExitReason.MAX_CONTEXT) from full
             except EngineError as error:
-                raise self._fault(ExitReason.ENGINE_ERROR, error) from error
+                raise _Fault(ExitReason.ENGINE_ERROR, "generate", error) from error
             finally:
                 await _end(task)
-        if not made.tokens and made.stop_reason is not StopReason.ABORTED:
-            raise self._fault(ExitReason.ENGINE_ERROR, EngineError("the engine returned no tokens"))
-        return made
 
-    def _parse(self, before: list[int], made: Generation) -> Parsed:
-        cut = made.stop_reason is StopReason.LENGTH
-        parsed = self.renderer.parse(made.tokens, before=before, cut=cut, tools=self.tools)
+    def _parse(self, stopped: StopReason) -> Parsed:
+        parsed = self.dialogue.parse(cut=stopped is StopReason.LENGTH)
         allowed = self.preset.max_calls
         if allowed is not None and len(parsed) > allowed:
             message = f"The turn holds {len(parsed)} calls; {allowed} may stand in one turn. None was run."
@@ -256,16 +247,16 @@ class _Episode:
         silent = (CallErrorKind.MISSING, CallErrorKind.CUT_BY_LENGTH)
         return not self.tools or (len(parsed) == 1 and isinstance(first, CallError) and first.kind in silent)
 
-    def _take_text(self, builder: TrajectoryBuilder, turn: int, made: Generation, before: list[int]) -> NoReturn:
+    def _take_text(self, turn: int, stopped: StopReason) -> NoReturn:
         """The turn is the answer. A cut call reads as one too: it holds no answer, and there is no room to mend it."""
-        self.env.answer(self.renderer.said(made.tokens, before=before))
-        self._report(turn, made, [], (), ())
-        if made.stop_reason is not StopReason.LENGTH:
+        self.env.answer(self.dialogue.said())
+        self._report(turn, 0, (), ())
+        if stopped is not StopReason.LENGTH:
             raise _Ended(ExitReason.SUBMITTED)
-        full = len(builder) >= self.context and builder.action_tokens < self.limits.max_tokens
+        full = self.dialogue.used >= self.context and self.dialogue.sampled < self.limits.max_tokens
         raise _Ended(ExitReason.MAX_CONTEXT if full else ExitReason.MAX_TOKENS)
 
-    async def _answer(self, builder: TrajectoryBuilder, turn: int, made: Generation, parsed: Parsed) -> None:
+    async def _answer(self, turn: int, parsed: Parsed) -> None:
         """Run the turn's calls and append their observation; raises _Ended when a call ended the episode."""
         observations: list[Observation] = []
         names: list[str] = []
@@ -276,22 +267,20 @@ class _Episode:
                 break
         texts = [cap(observation.text, self.limits.observation_chars) for observation in observations]
         answered = [item.name if isinstance(item, ToolCall) else None for item in parsed[: len(texts)]]
-        ids = self._fit(texts, made.tokens[-1], answered, self.context - len(builder) - self.limits.answer_reserve)
-        if ids is not None:
-            builder.append_observation(ids)
-        self._report(turn, made, ids or [], names, [each.error for each in observations if each.error])
+        took = self.dialogue.observe(texts, answered, self.context - self.dialogue.used - self.limits.answer_reserve)
+        self._report(turn, took or 0, names, [each.error for each in observations if each.error])
         if observations[-1].done:
             raise _Ended(ExitReason.SUBMITTED)
-        if ids is None:
+        if took is None:
             # Out of sampled tokens as well: that limit comes first.
-            spent = builder.action_tokens >= self.limits.max_tokens
+            spent = self.dialogue.sampled >= self.limits.max_tokens
             raise _Ended(ExitReason.MAX_TOKENS if spent else ExitReason.MAX_CONTEXT)
 
-    def _report(self, turn: int, made: Generation, ids: list[int], names: Sequence[str], errors: Sequence[str]) -> None:
+    def _report(self, turn: int, observed: int, names: Sequence[str], errors: Sequence[str]) -> None:
         if self.on_turn is not None:
-            mean = sum(made.logprobs) / len(made.logprobs)
-            report = (self.identity.episode_id, turn, len(made.tokens), len(ids), tuple(names), tuple(errors), mean)
-            self.on_turn(TurnReport(*report))
+            dialogue = self.dialogue
+            report = (self.identity.episode_id, turn, dialogue.turn_tokens, observed, tuple(names), tuple(errors))
+            self.on_turn(TurnReport(*report, dialogue.turn_logprob))
 
     async def _call(self, item: ToolCall | CallError) -> Observation:
         if isinstance(item, CallError):
@@ -302,24 +291,6 @@ class _Episode:
             return Observation(error_text("unknown_tool", message), error="unknown_tool")
         limit = self.limits.command_timeout_s + _STEP_GRACE_S
         return await self._world("step", self.env.step(item), limit)
-
-    def _fit(self, texts: list[str], last: int, names: list[str | None], room: int) -> list[int] | None:
-        """The observation's ids, at most `room` of them: all texts get the same, largest possible number of
-        characters. None when not even the shortest form fits. `last`: the turn's last token."""
-        ended_by = last if last in self.renderer.stop_ids else None
-        ids = self.renderer.observation_ids(texts, ended_by, names)
-        if len(ids) <= room:
-            return ids
-        best: list[int] | None = None
-        low, high = _SHORTEST_CHARS, max(len(text) for text in texts) - 1
-        while low <= high:
-            middle = (low + high) // 2
-            ids = self.renderer.observation_ids([cap(text, middle) for text in texts], ended_by, names)
-            if len(ids) <= room:
-                best, low = ids, middle + 1
-            else:
-                high = middle - 1
-        return best
 
     async def _grade(self) -> Grade:
         return await self._world("grade", self.env.grade(), self.limits.grade_timeout_s)
@@ -349,9 +320,6 @@ class _Episode:
         finally:
             watch.cancel()
         return task.done()
-
-    def _fault(self, reason: ExitReason, error: BaseException) -> _Fault:
-        return _Fault(reason, "generate", error)
 
     @contextlib.asynccontextmanager
     async def _timed(self, phase: str) -> AsyncIterator[None]:

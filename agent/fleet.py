@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from agent.dialogue import TextActor
 from agent.episode import TurnReport, error_detail, run_episode
 from agent.faults import FaultStorm
 from agent.policy import Policy
@@ -157,7 +158,7 @@ class Fleet:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | TextActor,
         renderer: Renderer,
         preset: Preset,
         make_env: Callable[[Task], Environment],

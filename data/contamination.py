@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.foreign import import_refusal
+from data.quoted import quoted_refusal
 from data.task import Task, TaskError
 from data.trajectory import Trajectory
 
@@ -144,8 +144,8 @@ def refuse_evaluation_tasks(tasks: Iterable[Task]) -> None:
 
 
 def training_refusal(trajectory: Trajectory) -> str:
-    """Why a trajectory is never trained on, whatever the method: imported, or made on a task of an evaluation set."""
-    if refusal := import_refusal(trajectory):
+    """Why a trajectory is never trained on, whatever the method: turns in text, or a task of an evaluation set."""
+    if refusal := quoted_refusal(trajectory):
         return refusal
     identity = trajectory.identity
     if found := evaluation_set(identity.task_id):

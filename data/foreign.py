@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.trajectory import Status, Trajectory
-
 _INSTANCE = re.compile(r"(?<![\w-])([A-Za-z0-9][\w.-]*?)__([A-Za-z0-9][\w.-]*?)-(\d+)(?![\w-])")
 """owner__repo-number, as SWE-bench and its relatives name their tasks."""
 ALWAYS_LACKS = ("log-probabilities", "token ids as sampled", "policy version", "a reward of this project's grader")
@@ -84,17 +82,6 @@ def read_foreign(path: Path) -> ForeignRun:
         f"{path} is no trajectory of mini-swe-agent (it has no list `messages`) or SWE-agent (no list `history`); it "
         f"holds: {found[:200]}"
     )
-
-
-def import_refusal(trajectory: Trajectory) -> str:
-    """Why an imported trajectory is never trained on, whatever the method; empty for one that was not imported."""
-    if trajectory.outcome.status is not Status.IMPORTED:
-        return ""
-    seen = trajectory.outcome.grade
-    why = f"episode {trajectory.identity.episode_id} was imported from {seen.get('file', 'a file')} to be looked at"
-    if seen.get("benchmark"):
-        why += f"; its task {trajectory.identity.task_id} is benchmark data, which no training may see"
-    return f"{why}; it has no log-probabilities and no ids as sampled"
 
 
 def _mini(path: Path, value: Mapping[str, Any], digest: str) -> ForeignRun:

@@ -5,7 +5,8 @@ Invariants, checked when a `Trajectory` is made, never repaired:
 * every action token has a finite log-probability <= 0 and a policy version >= 0;
 * no other token has either (log-probability NaN, version -1);
 * only an episode without a reward may have no tokens at all (its sandbox failed before the prompt);
-* what another system's model wrote (`quoted`) stands in imported trajectories only, and those have no action;
+* its turns are all sampled here (`action`) or all written elsewhere (`quoted`: by an endpoint, in an imported file),
+  never both; imported ones are quoted;
 * `grade` and `timings` are plain JSON and a copy: what is stored and read back is equal to what was made.
 Token ids are only ever appended (`TrajectoryBuilder`): no path leads from text back to ids.
 """
@@ -32,7 +33,7 @@ class SpanKind(enum.StrEnum):
     ACTION = "action"
     OBSERVATION = "observation"
     QUOTED = "quoted"
-    """A turn of a model that another system ran: text as ids, no log-probability, never trained on."""
+    """A turn of a model that another system ran (data/quoted.py): text as ids, no log-probability, never trained on."""
 
 
 class Status(enum.StrEnum):
@@ -182,12 +183,11 @@ class Trajectory:
         object.__setattr__(self, "timings", _seconds(self.timings))
         object.__setattr__(self, "patch", bytes(self.patch))
         check_tokens(self.tokens, self.logprobs, self.versions, self.spans)
-        imported = self.outcome.status is Status.IMPORTED
-        wrong = SpanKind.ACTION if imported else SpanKind.QUOTED
-        if any(span.kind is wrong for span in self.spans):
+        kinds = {span.kind for span in self.spans}
+        if SpanKind.ACTION in kinds and (SpanKind.QUOTED in kinds or self.outcome.status is Status.IMPORTED):
             raise TrajectoryError(
-                f"episode {self.identity.episode_id} of status {self.outcome.status} has a span of kind {wrong}: "
-                "quoted turns stand in imported trajectories only, and those have no action"
+                f"episode {self.identity.episode_id} of status {self.outcome.status} has an action beside what was "
+                "written elsewhere: quoted turns and imported trajectories have no action"
             )
         if not len(self.tokens) and self.outcome.status is Status.GRADED:
             raise TrajectoryError(f"episode {self.identity.episode_id} is graded but has no tokens")

@@ -16,8 +16,9 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import load_tokenizer
-from data.foreign import ForeignError, ForeignMessage, ForeignRun, read_foreign
+from data.foreign import ForeignError, ForeignRun, read_foreign
 from data.log import TrajectoryLog
 from data.trajectory import ExitReason, Identity, Outcome, Sampling, Status, Trajectory, TrajectoryBuilder
 from sao.assemble import copy_tokenizer
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from agent.tokenizer import Tokenizer
 
 SUFFIXES = (".traj", ".traj.json", ".traj.gz", ".traj.json.gz")
-_EMPTY = "(empty)"
 _UNKNOWN = -1.0
 
 
@@ -99,9 +99,11 @@ def episode_id(foreign: ForeignRun) -> str:
 def imported(foreign: ForeignRun, name: str, tokenizer: Tokenizer, draw: int) -> Trajectory:
     """Text as ids, for looking only: no one sampled these ids."""
     first = next(number for number, message in enumerate(foreign.messages) if message.role == "assistant")
-    builder = TrajectoryBuilder(tokenizer.encode_text(_prompt(foreign.messages[:first])))
+    plain = PlainRenderer(tokenizer)
+    prompt = [{"role": message.role, "content": message.text} for message in foreign.messages[:first]]
+    builder = TrajectoryBuilder(plain.prompt_ids(prompt, ()))
     for message in foreign.messages[first:]:
-        ids = tokenizer.encode_text(_shown(message.text))
+        ids = plain.text_ids(message.text)
         if message.role == "assistant":
             builder.append_quoted(ids)
         else:
@@ -130,15 +132,6 @@ def imported(foreign: ForeignRun, name: str, tokenizer: Tokenizer, draw: int) ->
         ),
         patch=foreign.submission.encode("utf-8", "backslashreplace"),
     )
-
-
-def _prompt(messages: Sequence[ForeignMessage]) -> str:
-    return "\n\n".join(f"[{message.role}]\n{_shown(message.text)}" for message in messages)
-
-
-def _shown(text: str) -> str:
-    """An empty message has no ids, and half a surrogate pair is no text: both are shown as what they are."""
-    return text.encode("utf-8", "backslashreplace").decode() or _EMPTY
 
 
 def _report(made: Sequence[Trajectory], folder: RunDir, known: int, failed: Sequence[str], console: Console) -> None:

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.tokenizer import load_tokenizer
-from data.foreign import import_refusal, read_foreign
+from data.foreign import read_foreign
 from data.log import TrajectoryLog
+from data.quoted import quoted_refusal
 from data.trajectory import SpanKind, Status, TrajectoryError
 from sao.cli import app
 from sao.config import load_config
@@ -95,7 +96,7 @@ def test_no_training_takes_an_imported_trajectory(runs, tmp_path) -> None:
         assert reason is not None
         assert "no log-probabilities" in reason
         assert ("benchmark data, which no training may see" in reason) == one.outcome.grade["benchmark"]
-        assert import_refusal(one) in reason
+        assert quoted_refusal(one) in reason
         with pytest.raises(UntrainableError, match="imported"):
             action_axis([one])
         with pytest.raises(ValueDataError, match="imported from"):
@@ -104,15 +105,18 @@ def test_no_training_takes_an_imported_trajectory(runs, tmp_path) -> None:
             replay_offpolicy([one], learner=None, batch=1, limit=1.0)  # type: ignore[arg-type]
 
 
-def test_quoted_turns_and_imported_trajectories_belong_together(runs, tmp_path) -> None:
-    from dataclasses import replace
-
-    from data.trajectory import ExitReason, Outcome
+def test_no_trajectory_holds_quoted_turns_beside_sampled_ones(runs, tmp_path) -> None:
+    from data.trajectory import ExitReason, Outcome, TrajectoryBuilder
 
     sao("import", files(tmp_path / "theirs"))
     one = next(TrajectoryLog(runs / "imported-001" / "log").read())
-    with pytest.raises(TrajectoryError, match="quoted turns stand in imported trajectories only"):
-        replace(one, outcome=Outcome(Status.CUT, ExitReason.SYSTEM_CUT))
+    builder = TrajectoryBuilder([1])
+    builder.append_action([2], [-0.5], [0])
+    with pytest.raises(TrajectoryError, match="imported trajectories have no action"):
+        builder.finish(one.outcome, one.identity)
+    builder.append_quoted([3])
+    with pytest.raises(TrajectoryError, match="an action beside what was written elsewhere"):
+        builder.finish(Outcome(Status.CUT, ExitReason.SYSTEM_CUT), one.identity)
     with pytest.raises(TrajectoryError, match="does not go with"):
         Outcome(Status.GRADED, ExitReason.IMPORTED, 1.0)
 
