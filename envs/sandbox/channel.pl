@@ -24,6 +24,18 @@ sub out {
 }
 sub frame { "\x1e$nonce " . join(' ', @_) . "\n" }
 
+# later: what a running command has to say goes with its end, in one write, for each costs every process between here and
+# the driver a turn. The main loop sends it when there is much of it or the command takes its time.
+my $unsent = '';
+sub later {
+    $unsent .= $_[0];
+    flush() if length $unsent > 1 << 15;
+}
+sub flush {
+    out($unsent) if length $unsent;
+    $unsent = '';
+}
+
 # more: wait for further bytes of the driver; its end is ours.
 sub more {
     my $n = sysread($in, $buffer, 1 << 16, length $buffer);
@@ -102,7 +114,7 @@ sub start {
     undef $ready;
     return out(frame($seq, 'X', 'nofork')) unless $run;
     @$run{qw(seq head keep tail count more told)} = ($seq, $head, $tail, '', 0, $more, $told);
-    out(frame($seq, 'A') . frame($seq, 'B'));
+    later(frame($seq, 'A') . frame($seq, 'B'));
     feed(1 << 15);    # fits an empty pipe
 }
 
@@ -121,10 +133,10 @@ sub pass {
     if ($run->{head} > 0) {
         my $first = substr($data, 0, $run->{head}, '');
         $run->{head} -= length $first;
-        out($first);
+        later($first);
     }
     if (length $data) {
-        out(frame($run->{seq}, 'T')) unless $run->{count};
+        later(frame($run->{seq}, 'T')) unless $run->{count};
         $run->{count} += length $data;
         $run->{tail} .= $data;
         my $excess = length($run->{tail}) - $run->{keep};
@@ -163,10 +175,11 @@ sub collect {
         $end = $run->{tail} . frame($run->{seq}, 'Z', $run->{count});
     }
     push @late, $run->{read} unless $run->{ended};
-    out($end . frame($run->{seq}, 'D', $code) . frame($run->{seq}, 'X'));
+    later($end . frame($run->{seq}, 'D', $code) . frame($run->{seq}, 'X'));
+    flush();
     my $more = $run->{more};
     undef $run;
-    $ready = prepare() if $more;
+    $ready = prepare() if $more;    # not sooner: a command that runs could write to its pipes
     $full = 1 if $code != 0 and !room();
     return 1;
 }
@@ -201,7 +214,8 @@ sub stop {
         last unless (@left = others()) or $ghosts;
         select(undef, undef, undef, 0.0005 * $try);
     }
-    out(frame($seq, 'S', @left));
+    later(frame($seq, 'S', @left));
+    flush();
 }
 
 sub folders {
@@ -344,6 +358,7 @@ while (1) {
     vec($feeds, fileno $run->{feed}, 1) = 1 if $run and $run->{feed};
     # A child that ends just before select does not wake it: hence the second look.
     my $found = select($bits, $feeds, undef, $run ? ($ended ? 0 : 0.02) : undef);
+    flush() if $found == 0 and !$ended;
     $ended = 0;
     @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if $found > 0 and @late;
     reap();

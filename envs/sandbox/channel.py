@@ -51,9 +51,6 @@ MAX_COMMAND = 1 << 20
 LOST = b"\nsh: the sandbox's process table is full: output is lost, and everything that ran was killed\n"
 
 
-_FRAME = re.compile(rb"\x1e[0-9a-f]+ (\d+) ([A-Z])([^\n\x1e]*)\n")
-
-
 class Channel:
     """`write` sends bytes to the sandbox's main process; the owner sends `script` first and calls `feed` and `lost`."""
 
@@ -76,6 +73,7 @@ class Channel:
         self._answers: dict[int, tuple[str, list[str]]] = {}
         self._buffer = bytearray()
         self._prefix = b"\x1e" + self.nonce.encode() + b" "
+        self._frames = re.compile(self._prefix + rb"(\d+) ([A-Z])([^\n\x1e]*)\n")
         self._filters: dict[int, str] = {}
         """By seq, the process number of each filter that may still pass output on."""
         self._dirty = self._cut = False
@@ -95,7 +93,7 @@ class Channel:
     def feed(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
-        while match := next((found for found in _FRAME.finditer(buffer) if found[0].startswith(self._prefix)), None):
+        while match := self._frames.search(buffer):
             seq, kind, words = int(match[1]), match[2].decode(), match[3].decode("utf-8", "replace").split()
             before, length = bytes(buffer[: match.start()]), match.end() - match.start()
             # A frame of a process other than the filter may have split one: the first half waits for its second.

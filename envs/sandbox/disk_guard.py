@@ -9,9 +9,9 @@ counts as none: the guard never fails a command by itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -20,7 +20,7 @@ from envs.sandbox.contract import ExecResult, OutOfDisk
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 LOOK_AFTER = 16
-"""Commands that end sooner are looked at once in so many."""
+"""Commands that end sooner are looked at once in so many, and no oftener than LOOK_EVERY_S."""
 GIVE_UP_AT = 4
 """Times the limit."""
 CUT_CODE = 137
@@ -30,35 +30,52 @@ class DiskGuard:
     def __init__(self, used: Callable[[], Awaitable[int | None]], limit: Callable[[], int]) -> None:
         """`used`: bytes the sandbox has written, None where that cannot be told."""
         self._used, self._limit = used, limit
-        self._commands = self._held = 0
+        self._unseen = self._held = 0
+        self._looked = -math.inf
 
     async def run(self, command: Coroutine[Any, Any, ExecResult], cut: Callable[[], None]) -> ExecResult:
         """The command's result; `cut` ends it and everything else in the sandbox."""
-        self._commands += 1
-        task = asyncio.ensure_future(command)
+        loop = asyncio.get_running_loop()
+        watch: asyncio.Task[bool] | None = None
+
+        def start() -> None:
+            nonlocal watch
+            watch = loop.create_task(self._watch(cut))
+
+        timer = loop.call_later(LOOK_EVERY_S, start)  # most commands are over by then: no task for them
         try:
-            over = False
-            while not (await asyncio.wait({task}, timeout=LOOK_EVERY_S))[0]:
-                # A sandbox that was over its limit already may delete, not add.
-                allowed = max(self._limit(), self._held)
-                over = await self._look() > allowed and not task.done()
-                if over:
-                    cut()
-                    break
-            result = await task
+            result = await command
         finally:
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-        if over or self._commands % LOOK_AFTER == 0:
+            timer.cancel()
+            if watch is not None and not watch.done():
+                watch.cancel()
+                await asyncio.wait({watch})
+        over = watch is not None and not watch.cancelled() and watch.result()
+        self._unseen += 1
+        if over or (self._unseen >= LOOK_AFTER and loop.time() - self._looked >= LOOK_EVERY_S):
             await self._look()  # after its end it is known exactly
         if not over:
             return result
         note = f"\nsh: the disk limit of {self._limit() >> 20} MiB is passed: everything that ran was ended\n".encode()
         return dataclasses.replace(result, output=result.output + note, exit_code=CUT_CODE, timed_out=False)
 
+    async def _watch(self, cut: Callable[[], None]) -> bool:
+        """Look until the sandbox is over its limit, and end what runs."""
+        while True:
+            # A sandbox that was over its limit already may delete, not add.
+            allowed = max(self._limit(), self._held)
+            try:
+                over = await self._look() > allowed
+            except OutOfDisk:
+                cut()
+                raise
+            if over:
+                cut()
+                return True
+            await asyncio.sleep(LOOK_EVERY_S)
+
     async def _look(self) -> int:
+        self._unseen, self._looked = 0, asyncio.get_running_loop().time()
         try:
             held = await self._used() or 0
         except Exception as error:  # the engine's moment of weakness is not the command's
