@@ -3,25 +3,29 @@
 Sets that `data.sets` knows are read by their own columns, from the hub or from files; "maths" is rows of our own.
 
 A set is refused as a whole when a row cannot be used or an instance id comes twice: a run on part of a task set would
-report figures for another set than the one named. `datasets` is imported only when a file or hub set is asked for.
+report figures for another set than the one named. Training sets that hold rows which nothing here can run are the
+exception (`data.sets.CannotRun`): these are left out, counted by reason in a warning, and a set of nothing else is
+refused. `datasets` is imported only when a file or hub set is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import itertools
 import json
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from data.maths_rows import maths_task
-from data.sets import TaskSet, known_sets
+from data.sets import CannotRun, TaskSet, known_sets
 from data.swe_rows import REQUIRED, swe_task
 from data.task import Task, TaskError
 
+log = logging.getLogger(__name__)
 _READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
 
 
@@ -31,7 +35,7 @@ def load_tasks(
     path: str | os.PathLike[str] | None = None,
     limit: int | None = None,
 ) -> list[Task]:
-    """Tasks of one split, in the set's order; at most `limit`.
+    """Tasks of one split, in the set's order; at most `limit` (rows that cannot run do not count).
 
     name   "micro-swe" or "reasoning-gym:<task>" (generated), a set that `data.sets` knows, "maths" (rows with problem
            and answer, from `path`), a hub dataset id with SWE-bench's columns, or any label when `path` is given
@@ -89,14 +93,27 @@ def _tasks(
 ) -> list[Task]:
     tasks: dict[str, Task] = {}
     make = maths_task if maths or (known is not None and known.kind == "maths") else swe_task
+    left_out: Counter[str] = Counter()
     with _named_errors(source):
-        for number, given in enumerate(itertools.islice(rows, limit)):
-            row = known.convert(given, number) if known is not None else given
+        for number, given in enumerate(rows):
+            if limit is not None and len(tasks) == limit:
+                break
+            try:
+                row = known.convert(given, number) if known is not None else given
+            except CannotRun as error:
+                left_out[error.reason] += 1
+                continue
             task = make(row, number, split=split, source=source, base_dir=base_dir)
             if task.task_id in tasks:
                 what = "instance_id" if make is swe_task else "id"
                 raise TaskError(f"{source}, row {number}: {what} {task.task_id} comes twice; rename or remove one")
             tasks[task.task_id] = task
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out.most_common())
+    if left_out and not tasks:
+        raise TaskError(f"{source}: none of its {left_out.total()} rows can run here ({reasons})")
+    if left_out:
+        seen = left_out.total() + len(tasks)
+        log.warning("%s: %d of %d rows cannot run here, left out (%s)", source, left_out.total(), seen, reasons)
     if not tasks:
         raise TaskError(f"{source} has no rows in split {split}")
     return list(tasks.values())

@@ -21,7 +21,10 @@ class Task:
       files    JSON object path -> text: a tiny repository carried by the row itself (micro-SWE);
       bundle   path of a git bundle, relative to the row's file (`base_dir`);
       neither  the repository stands in the image at `repo_dir`.
-    `repo_dir` (default /testbed) is its path in the sandbox.
+    `repo_dir` (default /testbed) is its path in the sandbox. Of a repository in the image (envs/swe/settle.py):
+      base_commit  may be HEAD: what is checked out there;
+      bug_patch    makes the bug in it; hidden, removed: paths that the agent never sees (hidden ones judge);
+      expected     JSON object test -> PASSED, FAILED or ERROR: resolved by exactly these outcomes.
     """
 
     task_id: str

@@ -10,9 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from data.task import TaskError
+
 Row = Mapping[str, Any]
 Convert = Callable[[Row, int], dict[str, Any]]
-"""A row of the set and its number -> a row of ours (`swe_task`, `maths_task`). Raises TaskError."""
+"""A row of the set and its number -> a row of ours (`swe_task`, `maths_task`). Raises TaskError; CannotRun for one that
+is left out, counted, while the others run."""
+
+
+class CannotRun(TaskError):
+    """A row of a training set that no environment of ours can run; `reason` is the same for all rows of its kind."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,6 @@ class TaskSet:
 
 def known_sets() -> Mapping[str, TaskSet]:
     """Name -> set."""
-    from data.sets import benchmarks, maths, swe
+    from data.sets import benchmarks, maths, r2e_gym, swe, swe_smith
 
-    return {one.name: one for one in (*swe.SETS, *maths.SETS, *benchmarks.SETS)}
+    return {one.name: one for one in (*swe.SETS, *swe_smith.SETS, *r2e_gym.SETS, *maths.SETS, *benchmarks.SETS)}

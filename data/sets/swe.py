@@ -76,79 +76,10 @@ def swe_rebench(row: Row, number: int) -> dict[str, Any]:
     return made
 
 
-def swe_smith(row: Row, number: int) -> dict[str, Any]:
-    """`patch` makes the bug: what is to be found is its reverse, and the row has no patch of the fix itself. Its commit
-    is the branch of the instance's own name in the mirror that `repo` names."""
-    source = "swe-smith"
-    image = text(row, number, source, "image_name")
-    made: dict[str, Any] = {
-        "instance_id": text(row, number, source, "instance_id"),
-        "repo": text(row, number, source, "repo"),
-        "base_commit": str(row.get("base_commit") or f"branch {row['instance_id']}"),
-        "problem_statement": text(row, number, source, "problem_statement"),
-        "patch": "",
-        "bug_patch": text(row, number, source, "patch"),
-        "test_patch": "",
-        "image": image,
-    }
-    for column in ("FAIL_TO_PASS", "PASS_TO_PASS"):
-        made[column] = test_ids(row, number, source, column)
-    files = test_files([*made["FAIL_TO_PASS"], *made["PASS_TO_PASS"]], "")
-    made["eval_script"] = eval_script(PYTEST, files)
-    made["log_parser"] = "parse_log_pytest"
-    return made
-
-
-def r2e_gym(row: Row, number: int) -> dict[str, Any]:
-    """Tests stand in the image (/r2e_tests) with the outcomes that they should have; the base is the commit before
-    `commit_hash`, which the row does not name by its own id."""
-    source = "r2e-gym"
-    commit = text(row, number, source, "commit_hash")
-    expected = decoded(row, number, source, "expected_output_json")
-    if not isinstance(expected, Mapping):
-        raise TaskError(f"{source}, row {number}: column expected_output_json is no object of outcomes")
-    passing = sorted(str(name) for name, outcome in expected.items() if outcome == "PASSED")
-    if not passing:
-        raise TaskError(f"{source}, row {number}: no test is expected to pass")
-    repo = text(row, number, source, "repo_name")
-    content = decoded(row, number, source, "parsed_commit_content")
-    before = content.get("old_commit_hash") if isinstance(content, Mapping) else None
-    return {
-        "instance_id": f"{repo}__{commit}",
-        "repo": repo,
-        "base_commit": str(row.get("base_commit") or before or f"{commit}^"),
-        "problem_statement": text(row, number, source, "problem_statement"),
-        "patch": "",
-        "test_patch": "",
-        # The set does not say which of them failed before.
-        "FAIL_TO_PASS": passing,
-        "PASS_TO_PASS": [],
-        "image": text(row, number, source, "docker_image"),
-        "eval_script": "#!/bin/bash\ncd /testbed\nln -sfn /r2e_tests r2e_tests\nbash run_tests.sh\n",
-        "log_parser": "parse_log_pytest",
-    }
-
-
-_NEEDS_BASE = (
-    "rows name no full base commit: give them a column base_commit (git rev-parse HEAD in the image) to run them"
-)
 SETS = (
     TaskSet("swe-gym", "SWE-Gym/SWE-Gym", "swe", ("train",), swe_gym, "MIT", "2,438"),
     TaskSet("swe-gym-lite", "SWE-Gym/SWE-Gym-Lite", "swe", ("train",), swe_gym, "MIT", "230"),
     TaskSet(
         "swe-rebench", "nebius/SWE-rebench", "swe", ("test", "filtered"), swe_rebench, "CC-BY-4.0", "21,336 and 6,542"
-    ),
-    TaskSet(
-        "swe-smith", "SWE-bench/SWE-smith", "swe", ("train",), swe_smith, "MIT", "about 59 thousand", note=_NEEDS_BASE
-    ),
-    TaskSet(
-        "r2e-gym",
-        "R2E-Gym/R2E-Gym-Subset",
-        "swe",
-        ("train",),
-        r2e_gym,
-        "MIT (code); see the card",
-        "4,578",
-        note=f"{_NEEDS_BASE}; its tests go by Class.test, not by pytest's ids, and need a parser of their own",
     ),
 )

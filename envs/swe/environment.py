@@ -23,7 +23,7 @@ from envs.swe.diff import Bench, make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
-from envs.swe.provided import start_provided
+from envs.swe.provided import Provided, start_provided
 from envs.swe.repository import record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
 from envs.swe.worktree import Changes, Snapshot, Unreadable, collect
@@ -72,13 +72,17 @@ class SWEEnvironment(Environment):
         self.tools = self.toolset.schemas
         self.sandbox: Sandbox | None = None
         self._snapshot: Snapshot | None = None
+        self._commit = ""
+        """The agent's base commit, which some rows leave to their image."""
 
     async def reset(self) -> str:
         if self.sandbox is not None:
             raise EnvironmentFault(f"task {self.row.task_id}: reset was called twice; make a new environment")
         with _our_faults(self.row):
-            self.sandbox, clean = await start_provided(self.backend, agent_spec(self.row, self.limits), self.row)
-            self._snapshot = await record(self.sandbox, self.row, clean)
+            spec = agent_spec(self.row, self.limits)
+            self.sandbox, clean, settled = await start_provided(self.backend, spec, self.row, for_agent=True)
+            self._snapshot = await record(self.sandbox, settled, clean)
+            self._commit = settled.base_commit
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
@@ -105,11 +109,11 @@ class SWEEnvironment(Environment):
         if self._verifier is not None:
             return await self._verifier(await self._patch(fresh_start, before, changes))
         with _our_faults(self.row):
-            fresh, _ = await fresh_start
+            fresh, row = await self._same(fresh_start)
             async with fresh:
                 diff, run = await diff_and_test(
                     fresh,
-                    self.row,
+                    row,
                     before,
                     changes,
                     timeout_s=_eval_timeout(self.row, self.limits),
@@ -123,16 +127,23 @@ class SWEEnvironment(Environment):
         }
         return dataclasses.replace(grade, detail=detail)
 
-    async def _patch(
-        self, fresh_start: asyncio.Task[tuple[Sandbox, Snapshot]], before: Snapshot, changes: Changes
-    ) -> bytes:
+    async def _patch(self, fresh_start: asyncio.Task[Provided], before: Snapshot, changes: Changes) -> bytes:
         with _our_faults(self.row):
-            fresh, _ = await fresh_start
+            fresh, row = await self._same(fresh_start)
             async with fresh:
                 bench = Bench(f"/tmp/.driver-{secrets.token_hex(8)}")
-                return (
-                    await make_diff(fresh, self.row, before, changes, bench, max_bytes=self.limits.patch_bytes)
-                ).patch
+                return (await make_diff(fresh, row, before, changes, bench, max_bytes=self.limits.patch_bytes)).patch
+
+    async def _same(self, fresh_start: asyncio.Task[Provided]) -> tuple[Sandbox, SweRow]:
+        """The grader's sandbox and row; its image must be the one that the agent's sandbox had."""
+        fresh, _, row = await fresh_start
+        if row.base_commit != self._commit:
+            await fresh.close()
+            raise EnvironmentFault(
+                f"task {row.task_id}: the image {row.image} holds commit {row.base_commit} now, the agent began at "
+                f"{self._commit}: the image was replaced during the episode"
+            )
+        return fresh, row
 
     async def close(self) -> None:
         sandbox, self.sandbox = self.sandbox, None
@@ -158,9 +169,9 @@ async def run_fresh(row: SweRow, backend: SandboxBackend, patch: bytes, limits: 
     """The row's tests on `patch`, in a fresh sandbox."""
     check_backend(row, backend)
     with _our_faults(row):
-        fresh, _ = await start_provided(backend, grader_spec(row, limits), row)
+        fresh, _, settled = await start_provided(backend, grader_spec(row, limits), row)
         async with fresh:
-            return await run_tests(fresh, row, patch, timeout_s=_eval_timeout(row, limits))
+            return await run_tests(fresh, settled, patch, timeout_s=_eval_timeout(row, limits))
 
 
 @contextlib.contextmanager
@@ -215,10 +226,10 @@ def _failed(row: SweRow, reason: str) -> Grade:
     return judge(row, TestRun(ParsedLog(), "", -1, 0.0, reason), b"")
 
 
-async def _discard(starting: asyncio.Task[tuple[Sandbox, Snapshot]]) -> None:
+async def _discard(starting: asyncio.Task[Provided]) -> None:
     """A sandbox that is not needed any more, started or not."""
     try:
-        sandbox, _ = await starting
+        sandbox, _, _ = await starting
     except (SandboxError, EnvironmentFault, OSError):  # it left nothing, and the caller has its own verdict or error
         return
     await sandbox.close()

@@ -1,9 +1,10 @@
 """Grades a patch: fresh sandbox, repository, patch, hidden tests, verdict.
 
 Promises: the agent's patch is applied to a pristine base_commit, byte for byte; files that the test patch touches are
-the test patch's, whatever the agent did to them; a patch that does not apply or tests that run out of time are a
-graded 0 with the reason; whatever fails on our side raises. Resolved: every FAIL_TO_PASS PASSED or XFAIL, every
-PASS_TO_PASS PASSED, XFAIL or SKIPPED; a test that is missing from the log failed.
+the test patch's, whatever the agent did to them, and hidden tests go back over anything in their places; a patch that
+does not apply or tests that run out of time are a graded 0 with the reason; whatever fails on our side raises.
+Resolved: every FAIL_TO_PASS PASSED or XFAIL, every PASS_TO_PASS PASSED, XFAIL or SKIPPED; a test that is missing from
+the log failed. Rows with `expected` outcomes are resolved by exactly these, failures among them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from envs.swe.diff import Bench, Diff, make_diff, pack_files
 from envs.swe.git import RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
 from envs.swe.row import SweRow
+from envs.swe.settle import put_hidden_back
 from envs.swe.stage import plain_new_files
 from envs.swe.witness import SOURCE, can_watch, compare, fetch_note
 from envs.swe.worktree import Changes, Snapshot
@@ -32,6 +34,7 @@ _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
 _PASS = (Outcome.PASSED, Outcome.XFAIL)
 _STAY = (Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED)
+_ENDED = (Outcome.PASSED, Outcome.FAILED, Outcome.ERROR)
 
 # $D repository, $B base commit, $W scratch folder. Everything happens in indexes of our own; the work tree only
 # receives finished blobs, so neither attributes nor earlier state of the work tree can change what is written.
@@ -106,6 +109,7 @@ class Evaluation:
 
     async def run(self, sandbox: Sandbox, row: SweRow, *, timeout_s: float) -> TestRun:
         """Patch, tests and `files` are in the sandbox."""
+        await put_hidden_back(sandbox, row)
         interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
         command = f"{interpreter} {self.folder}/eval.sh 2>&1"
         if self.note:
@@ -192,13 +196,17 @@ def judge(row: SweRow, run: TestRun, patch: bytes, *, log_chars: int = 4000) -> 
     """The verdict on a run. An empty FAIL_TO_PASS is refused: it would make every patch a success."""
     if not row.fail_to_pass:
         raise TaskError(f"task {row.task_id}: FAIL_TO_PASS is empty, nothing can be graded")
-    suspicious = [*run.parsed.suspicious, *patch_flags(patch)]
+    suspicious = [*run.parsed.suspicious, *patch_flags(patch, row.hidden_targets)]
     replaced = [flag for flag in suspicious if flag.startswith(REPLACES)]
     fixed = _split(row.fail_to_pass, run.parsed.outcomes, _PASS)
     kept = _split(row.pass_to_pass, run.parsed.outcomes, _STAY)
-    resolved = not (run.reason or fixed["failed"] or kept["failed"] or replaced)
+    unlike = _unlike(row.expected, run.parsed.outcomes) if row.expected is not None else []
+    failed = bool(unlike if row.expected is not None else fixed["failed"] or kept["failed"])
+    resolved = not (run.reason or failed or replaced)
     reason = run.reason or (replaced[0] if replaced else "")
-    if not resolved and not reason:
+    if not resolved and not reason and row.expected is not None:
+        reason = f"{len(unlike)} of {len(row.expected)} tests do not end as expected: {', '.join(unlike[:3])}"
+    elif not resolved and not reason:
         reason = f"{len(fixed['failed'])} of {len(row.fail_to_pass)} tests still fail, {len(kept['failed'])} broke"
     detail: dict[str, Any] = {
         "resolved": resolved,
@@ -220,6 +228,12 @@ def _split(names: Iterable[str], outcomes: Mapping[str, Outcome], good: tuple[Ou
     return parts
 
 
+def _unlike(expected: Mapping[str, str], outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Tests that ended otherwise, are missing, or are not expected at all. Skipped tests are in no such list."""
+    ended = {name: str(outcome) for name, outcome in outcomes.items() if outcome in _ENDED}
+    return sorted(name for name in {*expected, *ended} if expected.get(name) != ended.get(name))
+
+
 REPLACES = "the patch replaces the test runner"
 _RUNNER_FILE = re.compile(
     rb"^diff --git a/(?P<path>(?:[^/\n]+/)?(?:unittest|pytest|_pytest|pluggy)(?:/__init__)?\.py|"
@@ -236,7 +250,7 @@ _FORGERY = re.compile(
 )
 
 
-def patch_flags(patch: bytes) -> list[str]:
+def patch_flags(patch: bytes, hidden: Iterable[str] = ()) -> list[str]:
     """What in a patch could change how tests report. Files that shadow the runner are decisive, the rest is shown."""
     flags = [f"{REPLACES}: {m['path'].decode('utf-8', 'replace')}" for m in _RUNNER_FILE.finditer(patch)]
     flags += [
@@ -245,5 +259,10 @@ def patch_flags(patch: bytes) -> list[str]:
     flags += [
         f"the patch writes like a test report: {m[0].decode('utf-8', 'replace')[:120]}"
         for m in _FORGERY.finditer(patch)
+    ]
+    flags += [
+        f"the patch writes where hidden tests go (they were put back): {path}"
+        for path in hidden
+        if re.search(rb"^\+\+\+ b/" + re.escape(path.encode()) + rb"(?:/[^\n]*)?$", patch, re.MULTILINE)
     ]
     return flags[:20]

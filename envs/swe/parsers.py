@@ -5,7 +5,8 @@ a log whose end summary is missing, doubled or disagrees with the lines above yi
 finding is named in `suspicious`. Code under test that replaces its runner in-process can still lie (the grader flags
 patches that try); output alone cannot.
 
-Log formats: unittest's verbose text (Python 3.8 to 3.14) and pytest's `-v` and `-rA` lines.
+Log formats: unittest's verbose text (Python 3.8 to 3.14) and pytest's `-v` and `-rA` lines (with pytest-xdist too).
+Some sets name the same tests otherwise: `unittest_shown` by what stands before ` ... `, `r2e_gym` without the file.
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ _BAR, _RULE = "=" * 70, "-" * 70
 @dataclass
 class _Test:
     name: str
+    header: str = ""
+    """`test_a (pkg.Class)`, as the log has it."""
+    shown: str = ""
+    """What stands before its verdict where that is another line: its docstring's first."""
     verdicts: list[Outcome] = field(default_factory=list)
     sub_verdicts: list[Outcome] = field(default_factory=list)
 
@@ -92,6 +97,21 @@ def _verdict(line: str) -> Outcome | None:
 
 
 def parse_unittest(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
+    return _unittest(log, exit_code)[0]
+
+
+def parse_unittest_shown(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
+    """Tests by what the log shows: `test_a (pkg.Class)`, or their docstring. Tests that look alike must all pass."""
+    parsed, tests = _unittest(log, exit_code)
+    shown: dict[str, Outcome] = {}
+    for test in tests:
+        for name in {test.header, test.shown} - {""}:
+            if shown.get(name, Outcome.PASSED) is Outcome.PASSED:
+                shown[name] = parsed.outcomes[test.name]
+    return ParsedLog(shown, parsed.suspicious)
+
+
+def _unittest(log: str, exit_code: int | None) -> tuple[ParsedLog, list[_Test]]:
     lines = log.split("\n")
     end = _end_of_verbose(lines)
     tests = _verbose_tests(lines[:end])
@@ -109,7 +129,7 @@ def parse_unittest(log: str, exit_code: int | None, known: Collection[str]) -> P
             parsed.suspicious.append(f"{test.name}: {doubt}")
     for name in problems:
         parsed.outcomes.setdefault(name, Outcome.ERROR)
-    return _check_unittest_summary(parsed, log, exit_code, len(tests))
+    return _check_unittest_summary(parsed, log, exit_code, len(tests)), tests
 
 
 def _end_of_verbose(lines: list[str]) -> int:
@@ -126,13 +146,13 @@ def _verbose_tests(lines: list[str]) -> list[_Test]:
     for line in lines:
         header = None if awaits_docstring else _HEADER.match(line)
         if header:
-            tests.append(_Test(_test_id(header["name"], header["where"])))
+            tests.append(_Test(_test_id(header["name"], header["where"]), f"{header['name']} ({header['where']})"))
             awaits_docstring, in_sub = header["doc"] is not None, False
             line = header["rest"] or ""
         elif tests and (sub := _SUB_HEADER.match(line)) and _test_id(sub["name"], sub["where"]) == tests[-1].name:
             in_sub = True
         elif awaits_docstring:
-            awaits_docstring = False
+            awaits_docstring, tests[-1].shown = False, line.partition(" ... ")[0]
         if tests and (verdict := _verdict(line)) is not None:
             (tests[-1].sub_verdicts if in_sub else tests[-1].verdicts).append(verdict)
     return [test for test in tests if test.name.rsplit(".", 1)[-1] not in _FIXTURES]
@@ -197,6 +217,9 @@ _FINAL = re.compile(r"(?:=+ )?(?P<counts>(?:\d+ [a-z]+(?:, )?)+) in [\d.]+s(?: \
 _LINE = re.compile(
     r"(?P<id>\S[^\n]*?::[^\n]*?) (?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \(.*\))?(?: +\[ *\d+%\])?$"
 )
+_XDIST_LINE = re.compile(
+    r"\[gw\d+\] (?:\[ *\d+%\] )?(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<id>\S+?::.+?) *$"
+)
 _SHORT_LINE = re.compile(r"(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<rest>.+)$")
 _COUNTED = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "xfailed": Outcome.XFAIL, "xpassed": Outcome.XPASS}
 
@@ -209,7 +232,7 @@ def parse_pytest(log: str, exit_code: int | None, known: Collection[str]) -> Par
     section = next((i for i, line in enumerate(lines) if _SECTION.match(line)), finals[0] if finals else len(lines))
     found: list[tuple[str, Outcome]] = []
     for line in lines[:section]:
-        if match := _LINE.match(line):
+        if match := _XDIST_LINE.match(line) or _LINE.match(line):
             found.append((match["id"], Outcome(match["word"])))
     last = finals[-1] if finals else len(lines)
     for line in lines[shorts[-1] + 1 : last] if shorts else []:
@@ -251,6 +274,18 @@ def _short_id(word: str, rest: str, known: Collection[str]) -> str | None:
     return rest
 
 
+def parse_r2e_gym(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
+    """pytest's short summary (or one that R2E-Gym's own unittest runners print alike), tests named as that set does:
+    `Class.test` without the file, cut at ` - `. Of tests with one name the worst counts."""
+    parsed = parse_pytest(log, exit_code, ())
+    worst = (Outcome.ERROR, Outcome.FAILED, Outcome.XPASS, Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED)
+    outcomes: dict[str, Outcome] = {}
+    for test, outcome in parsed.outcomes.items():
+        name = ".".join(test.split("::")[1:]).split(" - ")[0]
+        outcomes[name] = min(outcome, outcomes.get(name, outcome), key=worst.index)
+    return ParsedLog(outcomes, parsed.suspicious)
+
+
 # --- registry -------------------------------------------------------------------------------------------------------
 
 PARSERS: Mapping[str, Parser] = {
@@ -259,6 +294,8 @@ PARSERS: Mapping[str, Parser] = {
     "parse_log_pytest": parse_pytest,
     "parse_log_pytest_v2": parse_pytest,
     "parse_log_pytest_options": parse_pytest,
+    "unittest_shown": parse_unittest_shown,
+    "r2e_gym": parse_r2e_gym,
 }
 
 

@@ -1,31 +1,59 @@
 """A started sandbox that holds a row's repository, in the cheapest way that keeps the hygiene proof.
 
-Promises: the same as `start` and `provide` one after the other. A repository that has to be made clean inside its
-sandbox (it stands in the image, or its bundle is too large to be kept as bytes) is made clean and proved once for each
-backend; every later sandbox forks from that state. No agent ever acted in a state that is kept.
+Promises: the same as `start`, `settle` and `provide` one after the other. A repository that has to be made clean inside
+its sandbox (it stands in the image, or its bundle is too large to be kept as bytes) is made clean and proved once for
+each backend; every later sandbox forks from that state. No agent ever acted in a state that is kept.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxSpec
 from envs.swe.repository import provide
 from envs.swe.row import SweRow
+from envs.swe.settle import Settled, forget_hidden, settle
 from envs.swe.worktree import Snapshot
 
 _LARGE_BUNDLE = 32 << 20
 
 
-async def start_provided(backend: SandboxBackend, spec: SandboxSpec, row: SweRow) -> tuple[Sandbox, Snapshot]:
-    """The snapshot has no stat record. Raises SandboxError, EnvironmentFault; nothing is left then."""
+class Provided(NamedTuple):
+    sandbox: Sandbox
+    snapshot: Snapshot
+    """Without a stat record."""
+    row: SweRow
+    """Settled: its base_commit is a commit's id."""
+
+
+async def start_provided(
+    backend: SandboxBackend, spec: SandboxSpec, row: SweRow, *, for_agent: bool = False
+) -> Provided:
+    """`for_agent`: hidden tests are not there. Raises SandboxError, EnvironmentFault; nothing is left then."""
     if _forks(row):
-        key = ("repository", row.image, row.repo_dir, row.base_commit, row.bundle)
-        return await backend.states.start(key, spec, lambda sandbox: provide(sandbox, row))
-    sandbox = await backend.start(spec)
-    try:
-        return sandbox, await provide(sandbox, row)
-    except BaseException:
-        await sandbox.close()
-        raise
+        made_of = (row.image, row.repo_dir, row.base_commit, row.bundle, row.bug_patch, row.hidden, row.removed)
+        key = ("repository", *made_of)
+        sandbox, (snapshot, settled) = await backend.states.start(key, spec, lambda sandbox: _prepare(sandbox, row))
+    else:
+        sandbox = await backend.start(spec)
+        try:
+            snapshot, settled = await _prepare(sandbox, row)
+        except BaseException:
+            await sandbox.close()
+            raise
+    if for_agent:
+        try:
+            await forget_hidden(sandbox, settled.of(row))
+        except BaseException:
+            await sandbox.close()
+            raise
+    return Provided(sandbox, snapshot, settled.of(row))
+
+
+async def _prepare(sandbox: Sandbox, row: SweRow) -> tuple[Snapshot, Settled]:
+    """What is kept with the state belongs to every row of the same image, so no row is in it."""
+    settled = await settle(sandbox, row)
+    return await provide(sandbox, settled.of(row)), settled
 
 
 def _forks(row: SweRow) -> bool:

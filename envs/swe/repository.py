@@ -82,7 +82,8 @@ async def provide(sandbox: Sandbox, row: SweRow) -> Snapshot:
     if row.bundle is not None:
         return await _provide_bundle(sandbox, row, row.bundle)
     cleaned = await clean(sandbox, row)
-    return Snapshot(cleaned.base, None, removed=cleaned.removed)
+    installed = tuple(path.encode("utf-8", "surrogateescape") for path in row.installed)
+    return Snapshot(cleaned.base, None, removed=cleaned.removed, installed=installed)
 
 
 async def record(sandbox: Sandbox, row: SweRow, snapshot: Snapshot) -> Snapshot:

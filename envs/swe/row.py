@@ -17,6 +17,9 @@ from data.task import Task, TaskError
 from envs.sandbox.contract import SandboxSpec
 
 BASE_IMAGE = SandboxSpec().image
+IMAGE_HEAD = "HEAD"
+"""As base_commit: what is checked out in the image (with bug_patch on top)."""
+_OUTCOMES = ("PASSED", "FAILED", "ERROR")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -42,6 +45,29 @@ class SweRow:
     """Runs wherever python3 and git are: any image, or the embedded sandbox."""
     eval_timeout_s: float | None
     """The row's own limit for its tests; None: the environment's."""
+    bug_patch: bytes = b""
+    """Makes the bug in the image's commit, before anything else happens (envs.swe.settle)."""
+    hidden: tuple[str, ...] = ()
+    """Tests that stand in the image: the agent never sees them, they are put back before the tests run. Below repo_dir;
+    one outside of it (absolute) goes to repo_dir under its own name."""
+    removed: tuple[str, ...] = ()
+    """Taken out of the image for good where they are there (absolute, or below repo_dir)."""
+    expected: Mapping[str, str] | None = None
+    """Test id -> PASSED, FAILED or ERROR: resolved means these outcomes exactly."""
+    stash: str = ""
+    """Where the hidden tests wait in a grader's sandbox; set by envs.swe.settle."""
+    installed: tuple[str, ...] = ()
+    """Virtual environments that stand inside the repository: no change there is the agent's; set by envs.swe.settle."""
+
+    @property
+    def settled(self) -> bool:
+        """base_commit is known, the image's repository needs no settling first."""
+        return not (self.base_commit == IMAGE_HEAD or self.bug_patch or self.hidden or self.removed)
+
+    @property
+    def hidden_targets(self) -> tuple[str, ...]:
+        """Where the hidden tests go, below repo_dir."""
+        return tuple(path.rsplit("/", 1)[-1] if path.startswith("/") else path for path in self.hidden)
 
 
 def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
@@ -79,9 +105,13 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     fail_to_pass = tests("FAIL_TO_PASS")
     if need_tests and not fail_to_pass:
         raise fail("FAIL_TO_PASS", "is empty: any patch would count as solved. Name the tests that the fix turns green")
+    files, bundle = _files(row.get("files"), fail), _bundle(task, fail)
+    if files is not None and bundle is not None:
+        raise fail("bundle", "the row has files too: keep one of them")
+    in_image = files is None and bundle is None
     base = text("base_commit")
-    if not _COMMIT.fullmatch(base):
-        raise fail("base_commit", f"{base!r} is no full commit id")
+    if not _COMMIT.fullmatch(base) and not (in_image and base == IMAGE_HEAD):
+        raise fail("base_commit", f"{base!r} is no full commit id (or HEAD, for a repository that stands in the image)")
     repo_dir = text("repo_dir", "/testbed")
     if not repo_dir.startswith("/") or repo_dir == "/" or ".." in repo_dir.split("/"):
         raise fail("repo_dir", f"{repo_dir!r} must be an absolute path below /")
@@ -89,9 +119,10 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     timeout = row.get("eval_timeout_s")
     if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
         raise fail("eval_timeout_s", f"{timeout!r} must be seconds above 0")
-    files, bundle = _files(row.get("files"), fail), _bundle(task, fail)
-    if files is not None and bundle is not None:
-        raise fail("bundle", "the row has files too: keep one of them")
+    hidden, removed = (_paths(row.get(column), column, fail) for column in ("hidden", "removed"))
+    bug_patch = text("bug_patch", "").encode("utf-8", "surrogateescape")
+    if not in_image and (hidden or removed or bug_patch):
+        raise fail("hidden", "hidden, removed and bug_patch are for repositories that stand in the image")
     return SweRow(
         task_id=task.task_id,
         base_commit=base,
@@ -108,7 +139,37 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
         bundle=bundle,
         portable=(files is not None or bundle is not None) and (image == BASE_IMAGE or bool(row.get("portable"))),
         eval_timeout_s=None if timeout is None else float(timeout),
+        bug_patch=bug_patch,
+        hidden=hidden,
+        removed=removed,
+        expected=_expected(row.get("expected"), fail),
     )
+
+
+def _paths(value: Any, column: str, fail: Any) -> tuple[str, ...]:
+    value = [] if value is None else value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) for path in value):
+        raise fail(column, "must be a list of paths")
+    for path in value:
+        parts = path.removeprefix("/").split("/")
+        if "\n" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
+            raise fail(column, f"{path!r} is no plain path below the repository, or absolute")
+    return tuple(value)
+
+
+def _expected(value: Any, fail: Any) -> Mapping[str, str] | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise fail("expected", f"is no JSON: {error}") from error
+    if not isinstance(value, Mapping) or not all(outcome in _OUTCOMES for outcome in value.values()):
+        raise fail("expected", f"must map test ids to {', '.join(_OUTCOMES)}")
+    if "PASSED" not in value.values():
+        raise fail("expected", "names no test that passes: nothing could be told from a run that fails")
+    return dict(value)
 
 
 def _files(value: Any, fail: Any) -> Mapping[str, str] | None:

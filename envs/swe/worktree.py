@@ -84,6 +84,8 @@ class Snapshot:
     """The sandbox's clock just before the record was taken, seconds."""
     removed: tuple[str, ...] = ()
     """What hygiene took out of the image's repository, for people."""
+    installed: tuple[bytes, ...] = ()
+    """Folders in the work tree that hold installed packages: nothing in them is read."""
 
 
 @dataclass(frozen=True)
@@ -208,12 +210,13 @@ async def _whose(sandbox: Sandbox, fault: EnvironmentFault) -> EnvironmentFault 
 
 
 def _modules(snapshot: Snapshot) -> tuple[bytes, ...]:
-    """What paths in submodules begin with."""
-    return tuple(path + b"/" for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+    """What paths in submodules and in installed folders begin with."""
+    modules = (path for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
+    return tuple(path + b"/" for path in (*modules, *snapshot.installed))
 
 
 def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
-    """Paths that may have changed. Left out: what lies in submodules and in folders named .git (git tracks neither)."""
+    """Paths that may have changed. Left out: submodules, folders named .git (git tracks neither), installed ones."""
     modules = _modules(snapshot)
     before = snapshot.files or {}
     coarse = all(stat.ctime.is_integer() for stat in before.values())

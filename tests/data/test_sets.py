@@ -35,26 +35,6 @@ BENCH = {
     "FAIL_TO_PASS": ["tests/test_cart.py::test_total"],
     "PASS_TO_PASS": ["tests/test_cart.py::test_empty", "tests/test_shop.py::TestShop::test_open[a b]"],
 }
-R2E = {
-    "repo_name": "pillow",
-    "docker_image": "someone/pillow_final:abc",
-    "commit_hash": COMMIT,
-    "parsed_commit_content": json.dumps({"file_diffs": [], "old_commit_hash": f"{COMMIT}^"}),
-    "execution_result_content": "{}",
-    "modified_files": ["a.py"],
-    "prompt": "",
-    "problem_statement": "An image turns blue.",
-    "expected_output_json": json.dumps({"TestImage.test_blue": "PASSED", "TestImage.test_red": "FAILED"}),
-}
-SMITH = {
-    "instance_id": "shop__cart.0123abcd.func_basic__1",
-    "patch": "--- a/cart.py\n+++ b/cart.py\n",
-    "FAIL_TO_PASS": ["tests/test_cart.py::test_total"],
-    "PASS_TO_PASS": ["tests/test_cart.py::test_empty"],
-    "image_name": "jyangballin/swesmith.x86_64.shop_1776_cart.0123abcd",
-    "repo": "swesmith/shop__cart.0123abcd",
-    "problem_statement": "total() subtracts",
-}
 ASKED = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
     "$Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is 6 times 7?\n\n"
@@ -116,28 +96,12 @@ def test_files_come_from_the_ids_else_from_the_test_patch() -> None:
     assert files_of(["test_total"], BENCH["test_patch"]) == ["tests/test_cart.py"]  # type: ignore[arg-type]
 
 
-def test_smith_and_r2e_rows_load_and_say_what_they_lack(tmp_path: Path) -> None:
-    [smith] = load_tasks("swe-smith", "train", jsonl(tmp_path / "smith.jsonl", SMITH))
-    assert smith.row["patch"] == ""  # its patch makes the bug: never taken for the fix
-    assert smith.row["bug_patch"] == SMITH["patch"]
-    [r2e] = load_tasks("r2e-gym", "train", jsonl(tmp_path / "r2e.jsonl", R2E))
-    assert (r2e.task_id, r2e.row["FAIL_TO_PASS"]) == (f"pillow__{COMMIT}", ["TestImage.test_blue"])
-    for task in (smith, r2e):
-        with pytest.raises(TaskError, match=r"column base_commit: .* is no full commit id"):
-            read_row(task)
-        assert "base_commit" in known_sets()[task.source.split(" ")[0]].note
-    rows = jsonl(tmp_path / "based.jsonl", {**SMITH, "base_commit": COMMIT})
-    assert read_row(load_tasks("swe-smith", "train", rows)[0]).image == SMITH["image_name"]
-
-
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
         ("swe-gym", {**BENCH, "FAIL_TO_PASS": "tests/test_cart.py"}, "swe-gym, row 0: column FAIL_TO_PASS is no JSON"),
         ("swe-gym", {**BENCH, "repo": None}, "swe-gym, row 0: no text in column repo"),
         ("swe-rebench", {**BENCH, "install_config": "[]"}, ""),
-        ("swe-smith", {**SMITH, "image_name": ""}, "no text in column image_name"),
-        ("r2e-gym", {**R2E, "expected_output_json": "{}"}, "no test is expected to pass"),
         ("dapo-math-17k", {"prompt": []}, "column prompt is an empty list"),
         ("deepscaler", {"problem": "?"}, "no text in column answer (it has problem)"),
         ("aime2025", {"question": "?"}, "no text in column answer_raw or answer or Short Answer or label"),

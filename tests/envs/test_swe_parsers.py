@@ -238,6 +238,83 @@ def test_a_real_pytest_run(tmp_path: Path) -> None:
         assert parsed.suspicious == []
 
 
+def test_xdist_lines() -> None:
+    verbose = "[gw0] [ 50%] PASSED t.py::test_a[x y] \n[gw12] FAILED t.py::T::test_b \n"
+    log = pytest_log("FAILED t.py::T::test_b - AssertionError", verbose=verbose, final="1 failed, 1 passed")
+    parsed = parse_log("pytest", log, 1, ())
+    assert parsed.outcomes == {"t.py::test_a[x y]": Outcome.PASSED, "t.py::T::test_b": Outcome.FAILED}
+
+
+def test_unittest_by_what_is_shown() -> None:
+    log = """test_a (m.T) ... ok
+test_b (m.T.test_b)
+It adds. ... ok
+test_c (m.T)
+It adds. ... FAIL
+test_d (m.T) ... skipped 'no'
+
+======================================================================
+FAIL: test_c (m.T)
+It adds.
+----------------------------------------------------------------------
+AssertionError
+
+----------------------------------------------------------------------
+Ran 4 tests in 0.01s
+
+FAILED (failures=1, skipped=1)
+"""
+    parsed = parse_log("unittest_shown", log, 1, ())
+    assert parsed.outcomes == {
+        "test_a (m.T)": Outcome.PASSED,
+        "test_b (m.T.test_b)": Outcome.PASSED,
+        "test_c (m.T)": Outcome.FAILED,
+        "It adds.": Outcome.FAILED,  # two tests say so: both must pass
+        "test_d (m.T)": Outcome.SKIPPED,
+    }
+    lost = parse_log("unittest_shown", log.replace("Ran 4 tests", "Ran 9 tests"), 1, ())
+    assert Outcome.PASSED not in lost.outcomes.values()
+
+
+def test_r2e_names_and_outcomes() -> None:
+    log = pytest_log(
+        "PASSED r2e_tests/test_1.py::TestA::test_x[a::b]",
+        "PASSED r2e_tests/test_1.py::test_y[a - b]",
+        "SKIPPED [1] r2e_tests/test_1.py:3: PASSED",
+        "XFAIL r2e_tests/test_1.py::test_z - FAILED",
+        "ERROR r2e_tests/test_2.py - ImportError: no",
+        "FAILED r2e_tests/test_1.py::test_w - AssertionError: PASSED",
+        "FAILED r2e_tests/test_3.py::test_y[a - AssertionError",
+        final="2 failed, 2 passed, 1 skipped, 1 xfailed, 1 error",
+    )
+    assert parse_log("r2e_gym", log, 1, ()).outcomes == {
+        "TestA.test_x[a.b]": Outcome.PASSED,
+        "test_y[a": Outcome.FAILED,  # another file's test of the same name failed
+        "test_z": Outcome.XFAIL,
+        "": Outcome.ERROR,
+        "test_w": Outcome.FAILED,  # a message that says PASSED is no pass
+    }
+
+
+def test_r2e_unittest_runners() -> None:
+    """They print like pytest, with `module::Class::method` for ids."""
+    log = """============================= test session starts =============================
+...
+collected 2 items
+
+=================================== FAILURES ===================================
+__________ T.test_b __________
+AssertionError
+
+==================== short test summary info ====================
+PASSED test_1::T::test_a
+FAILED test_1::T::test_b
+=================== 1 failed, 1 passed in 0.02s ===================
+"""
+    assert parse_log("r2e_gym", log, 1, ()).outcomes == {"T.test_a": Outcome.PASSED, "T.test_b": Outcome.FAILED}
+    assert parse_log("r2e_gym", log + log, 1, ()).outcomes["T.test_a"] is Outcome.FAILED
+
+
 def test_unknown_parser() -> None:
     with pytest.raises(TaskError, match="Known: unittest, pytest"):
         parse_log("tap", "", 0, ())
