@@ -26,12 +26,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from agent.presets import load_preset
-from agent.renderers.qwen import QwenRenderer
+from agent.renderers.choose import renderer_for
 from agent.tokenizer import Tokenizer, load_tokenizer
 from trainer.config import OptimizerConfig, Settings
 from trainer.demonstrations import Demonstration, Demonstrator, micro_swe_demonstrations
 from trainer.folders import new_folder, sha256, sweep
-from trainer.logprobs import body_of, check_head, head_of, hidden_states, weighted_logprobs
+from trainer.logprobs import body_of, check_head, chunk_rows, head_of, hidden_states, weighted_logprobs
 from trainer.optim import (
     TrainingSetupError,
     build_optimizer,
@@ -113,8 +113,8 @@ def teacher_forced(model: nn.Module, batch: Batch) -> dict[str, float]:
     no guess is right (`protocol_exact`)."""
     hidden = hidden_states(body_of(model), batch.tokens)[:, :-1]
     weight, bias = head_of(model)
-    rows = hidden[batch.predicts]
-    best = (rows @ weight.T.to(rows.dtype) + (0 if bias is None else bias)).argmax(-1)
+    rows = hidden[batch.predicts].split(chunk_rows(weight, 1 << 24))
+    best = torch.cat([(part @ weight.T.to(part.dtype) + (0 if bias is None else bias)).argmax(-1) for part in rows])
     right = torch.ones_like(batch.predicts)
     right[batch.predicts] = best == batch.targets
     exact = (right | batch.free).all(dim=1)
@@ -132,7 +132,8 @@ def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path
     torch.set_num_threads(config.threads)
     tokenizer = load_tokenizer(config.model)
     model, device = _load(config)
-    demonstrator = Demonstrator(QwenRenderer(tokenizer), load_preset(config.preset))
+    preset = load_preset(config.preset)
+    demonstrator = Demonstrator(renderer_for(tokenizer, thinking=preset.thinking), preset)
     make = micro_swe_demonstrations(
         demonstrator,
         split="train",

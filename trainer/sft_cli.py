@@ -29,6 +29,8 @@ def parse(arguments: list[str] | None = None) -> SftConfig:
         ("seed", "seed of the demonstrations"),
         ("threads", "CPU threads"),
         ("checkpoint_every", "steps between checkpoints"),
+        ("measure_tasks", "tasks of each held-out measurement"),
+        ("log_every", "steps averaged in one line of metrics.jsonl"),
     ):
         default = defaults[name]
         flag = "--" + name.replace("_", "-")
@@ -38,7 +40,10 @@ def parse(arguments: list[str] | None = None) -> SftConfig:
         "--drill-lists", action=argparse.BooleanOptionalAction, default=lists, help="argument lists too"
     )
     parser.add_argument("--learning-rate", type=float, default=rate.learning_rate, help="peak rate (%(default)s)")
+    parser.add_argument(
+        "--warmup-steps", type=int, default=rate.warmup_steps, help="steps until the peak rate (%(default)s)"
+    )
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     given = vars(parser.parse_args(arguments))
-    optimizer = rate.model_copy(update={"learning_rate": given.pop("learning_rate")})
+    optimizer = rate.model_copy(update={name: given.pop(name) for name in ("learning_rate", "warmup_steps")})
     return SftConfig(**given, optimizer=optimizer)

@@ -27,6 +27,7 @@ OUTPUT_BEGIN, OUTPUT_END = "<｜tool▁output▁begin｜>", "<｜tool▁output�
 
 class DeepSeekRenderer(TemplateRenderer):
     family = "deepseek"
+    _joint = ""
 
     def __init__(self, tokenizer: Tokenizer, *, thinking: bool | None = None) -> None:
         super().__init__(tokenizer, thinking=thinking)

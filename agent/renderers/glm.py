@@ -49,6 +49,9 @@ class GlmRenderer(TemplateRenderer):
         first: list[int | str] = [] if ended_by == self._user_id else [self._user_id]
         return [*first, *self._marked(frame.before), text, *self._marked(frame.after)]
 
+    def _answer_end(self) -> int:
+        return self._user_id
+
     def parse(self, tokens: Sequence[int], *, before: Sequence[int], cut: bool, tools: Tools) -> Parsed:
         return glm_xml.parse(self.action_text(tokens), cut=cut, in_thought=self.in_thought(before), tools=tools)
 

@@ -26,6 +26,7 @@ LAST = "<|endoftext|>"
 class GptOssRenderer(TemplateRenderer):
     family = "gpt_oss"
     shape = harmony.SHAPE
+    calls_a_turn = 1
 
     def __init__(self, tokenizer: Tokenizer, *, thinking: bool | None = None) -> None:
         super().__init__(tokenizer, thinking=thinking)
@@ -65,6 +66,25 @@ class GptOssRenderer(TemplateRenderer):
 
     def spell(self, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
         return "".join(harmony.spell(calls))
+
+    def _around_words(self, before: Sequence[int]) -> tuple[list[int | str], list[int | str]]:
+        head: list[int | str] = [self._ids[CHANNEL], "analysis", self._ids[MESSAGE]]
+        return head, [self._ids[END], self._ids[START], "assistant"]
+
+    def _said(self, thought: str | None, answer: str, open_: bool) -> list[int | str]:
+        """A thought is a message on the analysis channel, an answer one on the final channel."""
+        channel, message = self._ids[CHANNEL], self._ids[MESSAGE]
+        pieces: list[int | str] = []
+        if thought is not None:
+            head, tail = self._around_words([])
+            pieces = [*head, thought, *tail]
+        return [*pieces, channel, "final", message, answer] if answer or thought is None else pieces
+
+    def _call_end(self) -> list[int | str]:
+        return []  # spelled with the call
+
+    def _answer_end(self) -> int:
+        return self._ids[RETURN]
 
     def _pieces(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.pieces(tokens, harmony.MARKS)

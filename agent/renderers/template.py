@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from agent.parsers import Parsed, Tools, hermes
-from agent.parsers.common import THINK, after_thought, to_json
+from agent.parsers import Parsed, Tools, Unspeakable, hermes
+from agent.parsers.common import THINK, THOUGHT, after_thought, to_json
 from agent.renderers import Message
 from agent.tokenizer import Tokenizer, TokenizerError
 from envs.environment import ToolCall
@@ -50,6 +50,10 @@ class TemplateRenderer:
     family: ClassVar[str] = ""
     shape: ClassVar[str] = hermes.SHAPE
     """How a call looks, for the tool list of templates without tools."""
+    calls_a_turn: ClassVar[int | None] = None
+    """Calls that the format can write in one turn; None: any number."""
+    _joint: ClassVar[str] = "\n"
+    """Between the words of a written turn and its calls."""
     _stops: tuple[int, ...]
 
     def __init__(self, tokenizer: Tokenizer, *, thinking: bool | None = None) -> None:
@@ -151,12 +155,59 @@ class TemplateRenderer:
         return self.tokenizer.decode(self._unstopped(tokens))
 
     def action_ids(self, text: str) -> list[int]:
-        """Ids of a written turn with its end: for demonstrations and scripted play, never for what was sampled."""
+        """Ids of a turn written out as text, with its end: for scripted play, never for what was sampled."""
         return [*self.tokenizer.encode_marked(text), self._stops[0]]
 
     def spell(self, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
         """How these calls are written in a turn. Raises Unspeakable."""
         return hermes.spell(calls)
+
+    # --- turns written for training ------------------------------------------------------------------------------------
+
+    def call_ids(
+        self, calls: Sequence[ToolCall], tools: Tools = (), *, before: Sequence[int], words: str = ""
+    ) -> list[int]:
+        """Ids of a turn that says `words` and makes these calls, with its end, as the family writes it behind the ids
+        `before`. Where the prompt opened a thought, the words stand in it. The family's parser reads the same calls
+        back, or Unspeakable is raised; so it is where an argument spells a special token."""
+        spelled = self.spell(calls, tools)
+        given = words + to_json([dict(call.arguments) for call in calls])
+        if forged := next((name for name in self._frame_tokens if name in given), None):
+            raise Unspeakable(f"{forged!r} in a written call would become the special token")
+        head, tail = self._around_words(before) if words or self.in_thought(before) else ([], [])
+        ids = self._encode([*head, words, *tail, *self._marked(spelled), *self._call_end()])
+        if self.parse(ids, before=before, cut=False, tools=tools) != tuple(calls):
+            raise Unspeakable(f"{self.family} does not read back what it writes: {self.action_text(ids)[:200]!r}")
+        return ids
+
+    def words_ids(self, words: str, *, before: Sequence[int]) -> list[int]:
+        """The beginning of such a turn, up to its words' end."""
+        return self._encode([*self._around_words(before)[0], words])
+
+    def answer_ids(self, text: str, *, before: Sequence[int]) -> list[int]:
+        """Ids of a turn that only says `text`, with its end. Of what the text spells only the tags of a leading thought
+        become tokens. A thought that the prompt opened is closed where the text has none."""
+        thought, answer = split_thought(text)
+        return self._encode([*self._said(thought, answer, self.in_thought(before)), self._answer_end()])
+
+    def _around_words(self, before: Sequence[int]) -> tuple[list[int | str], list[int | str]]:
+        """What stands before the words of a turn with calls, and between them and the calls."""
+        return [], self._said("", "", True)[1:] if self.in_thought(before) else [self._joint]
+
+    def _said(self, thought: str | None, answer: str, open_: bool) -> list[int | str]:
+        """`thought`: None where the turn has none. `open_`: the prompt opened one already."""
+        if thought is None and not open_:
+            return [answer]
+        tags = [self.tokenizer.added.get(tag, tag) for tag in (THINK, THOUGHT)]
+        opened: list[int | str] = [] if open_ else [tags[0], "\n"]
+        return [*opened, thought or "", "\n", tags[1], f"\n\n{answer}"]
+
+    def _call_end(self) -> list[int | str]:
+        """What ends a turn behind its calls."""
+        return [self._stops[0]]
+
+    def _answer_end(self) -> int:
+        return self._stops[0]
 
     def _unstopped(self, tokens: Sequence[int]) -> list[int]:
         kept = list(tokens)
@@ -188,6 +239,12 @@ class TemplateRenderer:
         longest_first = sorted(self.tokenizer.added, key=len, reverse=True)
         return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
+    @cached_property
+    def _frame_tokens(self) -> list[str]:
+        """Added tokens that frame messages. Others stand for text that a model may write, such as a call's tags."""
+        kinds = self.tokenizer.hf.added_tokens_decoder
+        return [name for name, one in self.tokenizer.added.items() if kinds[one].special or name[:2] in ("<|", "<｜")]
+
     def _hold_specials(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """Replace added tokens spelled in user and tool messages, which are not ours, by private-use marks."""
         held: dict[str, str] = {}
@@ -204,6 +261,15 @@ class TemplateRenderer:
                 content = self._spelled.sub(hold, content)
             safe.append({**message, "content": content})
         return safe, held
+
+
+def split_thought(text: str) -> tuple[str | None, str]:
+    """(a leading <think>…</think>'s inside without the blank around it, the rest); (None, text) without one."""
+    answer = after_thought(text, False)
+    if answer == text or THOUGHT not in text:
+        return None, text
+    thought = text[: len(text) - len(answer)].strip().removeprefix(THINK).removesuffix(THOUGHT)
+    return thought.strip("\n"), answer.lstrip("\n")
 
 
 def with_tool_list(messages: Sequence[Message], tools: Tools, shape: str) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from data.micro_swe import bug_site, load, task
 from data.micro_swe.templates import TEMPLATES, Template
 from data.task import Task
 from data.trajectory import Identity, Status, Trajectory
+from envs.environment import ToolCall
 from envs.sandbox import BackendUnavailable
 from envs.swe import SWEEnvironment
 from envs.tools import ToolSet
@@ -56,7 +57,12 @@ def play(one: Task, renderer: QwenRenderer, new_line: str) -> Trajectory:
         except BackendUnavailable as error:
             pytest.skip(f"EMBEDDED TEST NOT RUN: {error}")
         try:
-            policy = ScriptedPolicy(turns_of(edit_of(one), new_line), encode=renderer.action_ids)
+            # Written out here, not by `call_ids`: what the demo policy was taught, byte for byte.
+            turns = [
+                "\n".join([*([turn.words] if turn.words else []), *(call_text(call) for call in turn.calls)])
+                for turn in turns_of(edit_of(one), new_line)
+            ]
+            policy = ScriptedPolicy(turns, encode=renderer.action_ids)
             env = SWEEnvironment(one, backend, ToolSet(preset.tools))
             identity = Identity("e0", one.task_id, 0, 0, renderer.tokenizer_fingerprint, lineage="scripted")
             return await run_episode(policy, renderer, env, preset, identity)
@@ -64,6 +70,11 @@ def play(one: Task, renderer: QwenRenderer, new_line: str) -> Trajectory:
             await backend.close()
 
     return asyncio.run(main())
+
+
+def call_text(call: ToolCall) -> str:
+    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"<tool_call>\n{body}\n</tool_call>"
 
 
 @pytest.mark.parametrize("split", ["train", "heldout", "unseen"])
