@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from agent.dialogue import TextActor
 from agent.fleet import Event, Fleet, FleetSettings, Stop, plan_draws
 from agent.policy import Policy
 from agent.presets import Preset
 from agent.renderers import Renderer
+from data.quoted import model_tokens
 from data.task import Task
 from data.trajectory import Status, Trajectory
 from envs.environment import Environment
@@ -63,13 +65,13 @@ class HeldoutScore:
             passed=sum((t.outcome.reward or 0.0) >= 1.0 for t in by_draw.values()),
             graded=len(by_draw),
             versions=[min(versions), max(versions)] if versions else [],
-            action_tokens=sum(int(t.action_mask.sum()) for t in by_draw.values()),
+            action_tokens=sum(map(model_tokens, by_draw.values())),
             exits=dict(Counter(str(t.outcome.exit_reason) for t in by_draw.values())),
         )
 
 
 async def score(
-    policy: Policy,
+    policy: Policy | TextActor,
     renderer: Renderer,
     preset: Preset,
     make_env: Callable[[Task], Environment],

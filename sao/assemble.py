@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.endpoint.actor import lineage_of
 from agent.presets import Preset, load_preset
 from agent.renderers import Renderer
 from agent.renderers.choose import renderer_for
+from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import Tokenizer, load_tokenizer
 from data.loaders import load_tasks
 from data.task import Task, TaskError
 from sao.backend import backend_of as backend_of
 from sao.backend import image_settings as image_settings
 from sao.config import Config
+from sao.endpoint import checked, is_endpoint
 from sao.engine import devices_of
 from sao.environments import environments_of as environments_of
 from sao.paths import model_folder
@@ -34,7 +37,7 @@ class Parts:
     tasks: Sequence[Task]
     preset: Preset
     folder: Path
-    """The model's."""
+    """The model's; with an endpoint the shipped policy's, whose tokenizer then only shows text."""
     tokenizer: Tokenizer
     renderer: Renderer
     lineage: str
@@ -61,16 +64,18 @@ def parts_of(config: Config) -> Parts:
     """Raises UserError, TaskError, PresetError, TokenizerError, DevicesRefused."""
     if config.engine.kind == "vllm":
         devices_of(config)
+    endpoint = checked(config) if is_endpoint(config) else None
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
     preset = load_preset(config.agent.preset)
+    named = config.model.path if config.model.path == "demo" else folder.name
     return Parts(
         tasks=tasks_of(config, config.rollout.episodes),
         preset=preset,
         folder=folder,
         tokenizer=tokenizer,
-        renderer=renderer_for(tokenizer, thinking=preset.thinking),
-        lineage=f"{config.model.path if config.model.path == 'demo' else folder.name}-{weights_hash(folder)[:12]}",
+        renderer=PlainRenderer(tokenizer) if endpoint else renderer_for(tokenizer, thinking=preset.thinking),
+        lineage=lineage_of(endpoint.model) if endpoint else f"{named}-{weights_hash(folder)[:12]}",
     )
 
 

@@ -11,7 +11,19 @@ from typing import Annotated, Optional
 import typer
 
 from sao import cli_maths, cli_swebench
-from sao.cli_common import Config_, Model_, Plain_, Sandbox_, Set_, console, example, overrides_of
+from sao.cli_common import (
+    Config_,
+    Endpoint_,
+    EndpointModel_,
+    KeyEnv_,
+    Model_,
+    Plain_,
+    Sandbox_,
+    Set_,
+    console,
+    example,
+    overrides_of,
+)
 
 eval_app = typer.Typer(help="Score models on what they were not trained on.", no_args_is_help=True)
 
@@ -20,6 +32,9 @@ def micro_swe(
     config: Config_ = "demo",
     overrides: Set_ = None,
     model: Model_ = None,
+    endpoint: Endpoint_ = None,
+    endpoint_model: EndpointModel_ = None,
+    api_key_env: KeyEnv_ = None,
     run: Annotated[
         str | None, typer.Option(help="Score a training run's model instead (name, path or latest).")
     ] = None,
@@ -39,7 +54,17 @@ def micro_swe(
     from sao.paths import UserError, model_folder
     from sao.rundir import find_run, write_atomically
 
-    resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model))
+    named = overrides_of(
+        overrides,
+        sandbox=sandbox,
+        model=model,
+        endpoint=endpoint,
+        endpoint_model=endpoint_model,
+        api_key_env=api_key_env,
+    )
+    resolved = load_config(config, named)
+    if run and endpoint:
+        raise UserError("--run and --endpoint name two models: leave one of them out.")
     folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
     if not (Path(folder) / "config.json").is_file():
         raise UserError(
@@ -62,7 +87,10 @@ def register(app: typer.Typer) -> None:
     eval_app.command(
         name="tasks",
         help="Held-out tasks of the configuration's own set (tasks.name): rate with its 95 % Wilson interval.",
-        epilog=example("sao eval tasks --config smollm2 --split heldout --temperature 0"),
+        epilog=example(
+            "sao eval tasks --config smollm2 --split heldout --temperature 0",
+            "sao eval tasks --endpoint http://127.0.0.1:8000/v1 --endpoint-model NAME --set agent.preset=default",
+        ),
     )(micro_swe)
     eval_app.command(
         name="micro-swe",

@@ -7,7 +7,20 @@ from typing import Annotated, Optional
 
 import typer
 
-from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of
+from sao.cli_common import (
+    Config_,
+    Endpoint_,
+    EndpointModel_,
+    KeyEnv_,
+    Model_,
+    Plain_,
+    Run_,
+    Sandbox_,
+    Set_,
+    console,
+    example,
+    overrides_of,
+)
 
 SUITES = {
     "aime2025": "AIME 2025: 30 problems, exact integers.",
@@ -19,6 +32,9 @@ SUITES = {
 def _command(suite: str, about: str) -> Callable[..., None]:
     def command(
         model: Model_ = None,
+        endpoint: Endpoint_ = None,
+        endpoint_model: EndpointModel_ = None,
+        api_key_env: KeyEnv_ = None,
         data: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option(help="Local file with the problems; default: the hub's set (docs/evaluation.md)."),
@@ -38,7 +54,16 @@ def _command(suite: str, about: str) -> Callable[..., None]:
         from sao.config import load_config
         from sao.maths import Choice, run_suite
 
-        resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, seed=seed))
+        named = overrides_of(
+            overrides,
+            sandbox=sandbox,
+            model=model,
+            seed=seed,
+            endpoint=endpoint,
+            endpoint_model=endpoint_model,
+            api_key_env=api_key_env,
+        )
+        resolved = load_config(config, named)
         choice = Choice(suite, data, protocol, python, samples, limit)
         raise typer.Exit(run_suite(resolved, console(plain), choice, run=run, fresh=fresh))
 
@@ -54,5 +79,6 @@ def register(eval_app: typer.Typer) -> None:
                 f"sao eval {suite} --model my/model",
                 f"sao eval {suite} --model my/model --protocol matharena --samples 4",
                 f"sao eval {suite} --data problems.jsonl --python --limit 10",
+                f"sao eval {suite} --endpoint http://127.0.0.1:8000/v1 --endpoint-model NAME --python",
             ),
         )(_command(suite, about))

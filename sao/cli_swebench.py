@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of
+from sao.cli_common import (
+    Config_,
+    Endpoint_,
+    EndpointModel_,
+    KeyEnv_,
+    Model_,
+    Plain_,
+    Run_,
+    Sandbox_,
+    Set_,
+    console,
+    example,
+    overrides_of,
+)
 
 if TYPE_CHECKING:
     from eval.swebench.grade import GradeSettings
@@ -59,6 +72,9 @@ def _settings(workers: int, timeout: float, memory: float, cpus: float, tries: i
 def swebench(
     context: typer.Context,
     model: Model_ = None,
+    endpoint: Endpoint_ = None,
+    endpoint_model: EndpointModel_ = None,
+    api_key_env: KeyEnv_ = None,
     split: Split_ = "verified",
     rows: Rows_ = None,
     stored_rows: Stored_ = None,
@@ -86,8 +102,16 @@ def swebench(
     from sao.config import load_config
     from sao.swebench import run_agent
 
+    named = overrides_of(
+        overrides,
+        sandbox=sandbox,
+        model=model,
+        endpoint=endpoint,
+        endpoint_model=endpoint_model,
+        api_key_env=api_key_env,
+    )
     code = run_agent(
-        load_config(config, overrides_of(overrides, sandbox=sandbox, model=model)),
+        load_config(config, named),
         console(plain),
         _choice(split, rows, stored_rows, instance, skip, limit, network),
         settings=_settings(workers, timeout, memory, cpus, tries),
@@ -186,6 +210,8 @@ def register(eval_app: typer.Typer) -> None:
         invoke_without_command=True,
         epilog=example(
             "sao eval swebench --model my/model --split verified --set agent.preset=default",
+            "sao eval swebench --endpoint https://host/v1 --endpoint-model NAME --api-key-env MY_KEY "
+            "--set agent.preset=default",
             "sao eval swebench grade --predictions preds.json --split verified",
             "sao eval swebench grade --predictions gold --rows rows.jsonl --workers 16",
             "sao eval swebench validate --split verified --repeats 2",

@@ -37,8 +37,8 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     """Who samples (docs/engines.md). vLLM needs scripts/vllm-env.sh once."""
 
-    kind: Literal["embedded", "vllm"] = "embedded"
-    """embedded: in this process. vllm: servers, over HTTP."""
+    kind: Literal["embedded", "vllm", "endpoint"] = "embedded"
+    """embedded: in this process. vllm: servers, over HTTP. endpoint: any OpenAI-compatible one, for evaluation only."""
     servers: tuple[str, ...] = ()
     """Addresses of running servers (`sao serve`), which see the run's folder under the same path; empty: the run starts
     its own and ends them."""
@@ -75,6 +75,37 @@ class EngineConfig(Section):
     """How often one server is started again."""
     extra: tuple[str, ...] = ()
     """More arguments for the servers that the run starts."""
+
+
+class EndpointConfig(Section):
+    """With engine.kind = "endpoint": chat completions (docs/evaluation.md). The key is never written down."""
+
+    url: str = ""
+    """Address up to and with /v1, e.g. http://127.0.0.1:8000/v1."""
+    model: str = ""
+    """The model's name there."""
+    key_env: str = ""
+    """Environment variable that holds the key; empty: none is sent."""
+    calls: Literal["native", "text"] = "native"
+    """native: the endpoint's own tool calls. text: tools listed in the prompt, calls written as text."""
+    thoughts: Literal["send", "drop"] = "send"
+    """Whether thoughts that the endpoint gives apart from the text go back to it in later turns."""
+    limit_field: str = "max_tokens"
+    """Name of the field for an answer's most tokens; some want max_completion_tokens."""
+    omit: tuple[str, ...] = ()
+    """Fields not to send, e.g. seed, temperature, top_p, for endpoints that refuse them."""
+    extra: dict[str, Any] = {}
+    """More fields of every request, e.g. endpoint.extra.reasoning_effort."""
+    max_context: int = Field(0, ge=0)
+    """Tokens that the model takes, prompt and answer; 0: what the endpoint says, if it does."""
+    in_flight: int = Field(16, ge=1)
+    """Requests at once; more wait."""
+    timeout_s: float = Field(3600.0, gt=0)
+    """Seconds for one answer."""
+    tries: int = Field(8, ge=1)
+    """Of one request, when the endpoint is down or busy."""
+    patience_s: float = Field(900.0, ge=0)
+    """Seconds for all tries of one request."""
 
 
 class TasksConfig(Section):
@@ -164,6 +195,7 @@ class Config(Section):
     """Stem of the run folder."""
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
+    endpoint: EndpointConfig = EndpointConfig()
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -180,9 +212,13 @@ class Config(Section):
 
         Machine matters (concurrency, engine, device, sandbox sizes) may change between start and resume, and the plan
         may grow."""
-        plan = self.model_dump(mode="json", exclude={"name", "engine", "sandbox", "images", "value", "train"})
+        machine = {"engine", "endpoint", "sandbox", "images"}
+        plan = self.model_dump(mode="json", exclude={"name", "value", "train", *machine})
         plan["rollout"] = {"seed": self.rollout.seed}
         plan["model"] = {"path": self.model.path}
+        if self.engine.kind == "endpoint":
+            asked = ("model", "calls", "thoughts", "omit", "extra")
+            plan["endpoint"] = self.endpoint.model_dump(mode="json", include=set(asked))
         return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.policy import TrainablePolicy
+from agent.policy import EngineError, TrainablePolicy
 from data.trajectory import Sampling
 from sao.config import Config
 from sao.paths import ROOT
@@ -44,6 +44,8 @@ async def engine_of(
 
     `work`: a directory for what servers need while the engine lives; `model`: what vLLM servers are started with where
     `folder` holds bare weights; `temperature`: another than the configuration's. Raises EngineError."""
+    if config.engine.kind == "endpoint":
+        raise EngineError("an endpoint is no engine: it gives text, no ids and no log-probabilities")
     sampling = Sampling(temperature=config.agent.temperature if temperature is None else temperature)
     async with contextlib.AsyncExitStack() as stack:
         if config.engine.kind == "vllm":

@@ -13,6 +13,7 @@ from rich.table import Table
 from agent.fleet import EpisodeFinished, Event
 from agent.presets import load_preset
 from agent.renderers.choose import renderer_for
+from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
@@ -20,7 +21,7 @@ from data.trajectory import Trajectory
 from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, environments_of
 from sao.config import Config
-from sao.engine import engine_of
+from sao.endpoint import actor_of, is_endpoint
 from sao.train_rollouts import fleet_settings
 
 
@@ -68,11 +69,14 @@ async def _evaluate(
                 if log is not None:
                     log.append(trajectory)
 
+            shown = PlainRenderer(load_tokenizer(tokenizer))
             settings = replace(fleet_settings(config, f"eval-{split}", backend.name), run_seed=config.rollout.seed + 1)
-            async with engine_of(config, model, lineage=model.name, temperature=temperature) as policy:
+            async with actor_of(
+                config, preset, model, lineage=model.name, temperature=temperature, say=console.print
+            ) as policy:
                 result, _ = await score(
                     policy,
-                    renderer_for(load_tokenizer(tokenizer), thinking=preset.thinking),
+                    shown if is_endpoint(config) else renderer_for(shown.tokenizer, thinking=preset.thinking),
                     preset,
                     environments_of(config, preset, backend),
                     tasks,

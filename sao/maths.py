@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,11 +28,16 @@ from data.sets import known_sets
 from data.task import Task
 from envs.maths.grading import doubtful_golds
 from envs.maths.verify import require_verifier, shared_comparer
+from eval.endpoint import endpoint_summary, summary_rows
 from eval.errors import EvalError
 from eval.maths.page import write_maths_page
 from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, markdown, run_report, scores
 from sao.config import Config
+from sao.endpoint import is_endpoint
+
+if TYPE_CHECKING:
+    from sao.assemble import Parts
 
 GOLDS = "golds.json"
 """Which problems are not scored, fixed when the run begins: draws are counted over the others."""
@@ -86,10 +91,8 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
             "data_sha256": digest,
             "model": parts.lineage,
             "engine": config.engine.kind,
-            "template_sha256": _sha256(parts.tokenizer.chat_template),
-            "tokenizer": parts.tokenizer.fingerprint,
+            **_who(config, parts, opened.log, samples),
             **_method(config, protocol, parts.preset),
-            "max_context": _context(parts.preset, parts.folder),
             "grader": _grader(scored),
         }
         report = run_report(samples, not_scored, facts)
@@ -149,6 +152,7 @@ def _sha256(text: str) -> str:
 
 
 def _method(config: Config, protocol: Protocol, preset: Preset) -> dict[str, Any]:
+    omitted = config.endpoint.omit if is_endpoint(config) else ()
     return {
         "protocol": protocol.name,
         "protocol_sha256": protocol.sha256,
@@ -158,10 +162,28 @@ def _method(config: Config, protocol: Protocol, preset: Preset) -> dict[str, Any
         "python": bool(preset.tools),
         "max_turns": preset.limits.max_turns,
         "max_tokens": preset.limits.max_tokens,
-        "temperature": config.agent.temperature,
-        "top_p": protocol.top_p,
+        "temperature": None if "temperature" in omitted else config.agent.temperature,
+        "top_p": None if "top_p" in omitted else protocol.top_p,
         "seed": config.rollout.seed,
         "seeds": "derive_seed(seed, 'draw', n) for draw n = sample * problems + problem",
+    }
+
+
+def _who(config: Config, parts: Parts, log: Path, samples: Samples) -> dict[str, Any]:
+    """What is known of the model. Of an endpoint's neither template nor tokenizer is, but what it said of itself."""
+    if is_endpoint(config):
+        episodes = {one.episode for one in samples.made.values()}
+        return {
+            "max_context": config.endpoint.max_context or parts.preset.limits.max_context,
+            "endpoint": {
+                **endpoint_summary(TrajectoryLog(log).read(), episodes),
+                "sent": {"extra": config.endpoint.extra, "omitted": list(config.endpoint.omit)},
+            },
+        }
+    return {
+        "template_sha256": _sha256(parts.tokenizer.chat_template),
+        "tokenizer": parts.tokenizer.fingerprint,
+        "max_context": _context(parts.preset, parts.folder),
     }
 
 
@@ -213,6 +235,8 @@ def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> No
         f"{100 * report['truncated_share']:.1f} %, without an answer {100 * report['no_answer_share']:.1f} %",
     )
     table.add_row("verdicts", " · ".join(f"{why} {count}" for why, count in report["verdicts"].items()))
+    for row in summary_rows(report.get("endpoint", {})):
+        table.add_row(*map(escape, row))
     console.print(table)
     for name, why in report["not_scored"].items():
         console.print(f"[yellow]not scored[/yellow] {escape(name)}: {escape(why)}", highlight=False)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from data.log import TrajectoryLog
+from data.quoted import quoted_refusal
 from data.trajectory import Span, SpanKind, Status, Trajectory
 from sao.config import Config
 from sao.paths import UserError
@@ -50,8 +51,8 @@ def replay(
         _print_list(trajectories, console)
         return 0
     trajectory = choose(trajectories, episode)
-    if execute and trajectory.outcome.status is Status.IMPORTED:
-        raise UserError(f"{trajectory.identity.episode_id} was imported: another system's tools made it, not these.")
+    if execute and (why := quoted_refusal(trajectory)):
+        raise UserError(f"Its turns cannot be played again: {why}.")
 
     from agent.tokenizer import load_tokenizer
 

@@ -44,7 +44,8 @@ from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, tasks_of
 from sao.backend import ready_sandboxes
 from sao.config import Config
-from sao.engine import SERVING, engine_of
+from sao.endpoint import actor_of
+from sao.engine import SERVING
 from sao.images import fetch_for_run
 from sao.paths import model_folder
 from sao.rundir import RunDir, open_run, shown_name
@@ -90,12 +91,14 @@ async def play(
                 f"continuing {folder.path}: {done.finished} of {config.rollout.episodes} episodes are in its log"
             )
         policy = await stack.enter_async_context(
-            engine_of(
+            actor_of(
                 config,
+                parts.preset,
                 parts.folder,
                 lineage=parts.lineage,
                 work=folder.path / SERVING,
                 say=lambda text: console.print(f"[dim]{escape(text)}[/dim]", highlight=False),
+                idle=len(resume.finished) >= config.rollout.episodes,
             )
         )
         title = f"{folder.path.name} · {config.tasks.name}/{config.tasks.split} · {backend.name} sandboxes"
@@ -201,7 +204,7 @@ def _summary(config: Config, view: RolloutView, folder: RunDir, backend: str, se
         "mean_tokens": tally.tokens / max(tally.finished, 1),
         "mean_action_tokens": tally.action_tokens / max(tally.finished, 1),
         "mean_turns": tally.turns / max(tally.finished, 1),
-        "mean_logprob": tally.logprob_sum / max(tally.action_tokens, 1),
+        "mean_logprob": tally.logprob_sum / max(tally.action_tokens, 1) if tally.has_logprobs else None,
         "mean_seconds": {name: value / max(tally.finished, 1) for name, value in tally.seconds.items()},
     }
 

@@ -20,6 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loaders import load_tasks
+from data.log import TrajectoryLog
+from eval.endpoint import endpoint_summary, summary_rows
 from eval.errors import EvalError
 from eval.page import Section
 from eval.swebench.execute import EvalLimits
@@ -123,6 +125,7 @@ async def _grade(
     folder: EvalFolder,
     label: str,
     turns: Mapping[str, Sequence[Section]] | None = None,
+    endpoint: Mapping[str, Any] | None = None,
 ) -> int:
     if unknown := unknown_ids([row.instance_id for row in rows], predictions):
         console.print(f"[yellow]{len(unknown)} predictions are for instances outside of this task set: not graded[/]")
@@ -140,6 +143,8 @@ async def _grade(
         await backend.close()
     graded = {each.instance_id: each for each in made}
     facts = _facts(predictions, settings, harness.version, label, backend.name)
+    if endpoint:
+        facts["endpoint"] = dict(endpoint)
     report = run_report(rows, predictions, graded, **facts)
     model = facts["model"]
     folder.write_json("report.json", report)
@@ -186,6 +191,8 @@ def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str
     table.add_row("suspicious", flagged)
     if report["network_ids"]:
         table.add_row("with network", escape(", ".join(report["network_ids"])))
+    for row in summary_rows(report.get("endpoint", {})):
+        table.add_row(*map(escape, row))
     console.print(table)
     for name, found in list(report["findings"].items())[:10]:
         console.print(f"[magenta]{escape(name)}[/]: {escape('; '.join(found))[:300]}", highlight=False)
@@ -292,7 +299,9 @@ def run_agent(
                 console.print("[yellow]No episode came to its end: nothing to grade yet.[/]")
                 return 1
             turns = turns_of(opened.log, load_tokenizer(opened.tokenizer).decode, lambda one: one.identity.task_id)
-            return max(code, await _grade(config, console, rows, made, settings, folder, choice.label, turns))
+            said = endpoint_summary(TrajectoryLog(opened.log).read())
+            graded = await _grade(config, console, rows, made, settings, folder, choice.label, turns, said)
+            return max(code, graded)
 
     try:
         copy_tokenizer(parts.folder, opened.tokenizer)

@@ -25,6 +25,7 @@ from data.journal import Journal
 from data.log import TrajectoryLog
 from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
 from sao.config import Config
+from sao.endpoint import refuse_endpoint
 from sao.paths import ROOT, UserError
 from sao.rundir import RunDir, open_run, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
@@ -104,6 +105,7 @@ class Side:
 
 def train(config: Config, console: Console, *, run: str | None = None, fresh: bool = False, score: int = 0) -> int:
     """Train to the plan's end; exit code 0, 1 when stopped. `score`: held-out tasks scored before and after."""
+    refuse_endpoint(config)
     config = for_training(config)
     config.train.resolved_step()  # an unknown control is refused before there is a folder
     parts = parts_of(config)

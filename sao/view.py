@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from data.trajectory import SpanKind, Status, Trajectory
+from data.quoted import model_tokens
+from data.trajectory import Status, Trajectory
 from eval.statistics import wilson_interval
 from sao.live import LiveView, progress_bar
 
@@ -30,6 +31,8 @@ class Tally:
     tokens: int = 0
     turns: int = 0
     logprob_sum: float = 0.0
+    has_logprobs: bool = False
+    """An endpoint's episodes have none."""
     exits: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -41,7 +44,8 @@ class Tally:
         self.passed += outcome.reward is not None and outcome.reward >= 1.0
         self.infra_errors += outcome.status is Status.INFRA_ERROR
         self.cut += outcome.status is Status.CUT
-        self.action_tokens += sum(len(span) for span in trajectory.spans if span.kind is SpanKind.ACTION)
+        self.action_tokens += model_tokens(trajectory)
+        self.has_logprobs |= bool(trajectory.action_mask.any())
         self.tokens += len(trajectory)
         self.turns += trajectory.turns
         self.logprob_sum += float(trajectory.logprobs[trajectory.action_mask].sum())

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from data.quoted import model_tokens
 from data.task import Task
-from data.trajectory import ExitReason, SpanKind, Status, Trajectory
+from data.trajectory import ExitReason, Status, Trajectory
 from envs.maths.answer import integer_of
+from eval.endpoint import summary_rows
 from eval.statistics import bootstrap_mean, pass_at_k, wilson_interval
 
 TRUNCATED = (ExitReason.MAX_TOKENS, ExitReason.MAX_CONTEXT, ExitReason.MAX_TURNS, ExitReason.WALL_CLOCK)
@@ -30,7 +32,7 @@ class Sample:
     exit: str
     truncated: bool
     tokens: int
-    """Sampled."""
+    """Sampled, or as an endpoint counted."""
     calls: int
     episode: str
     seed: int
@@ -63,7 +65,7 @@ class Samples:
                 outcome.grade.get("answer"),
                 str(outcome.exit_reason),
                 outcome.exit_reason in TRUNCATED,
-                sum(len(span) for span in one.spans if span.kind is SpanKind.ACTION),
+                model_tokens(one),
                 int(outcome.grade.get("calls", 0)),
                 identity.episode_id,
                 identity.seed,
@@ -185,6 +187,7 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("verdicts", ", ".join(f"{why} {count}" for why, count in report["verdicts"].items())),
         ("not scored", f"{len(not_scored)} problems: {', '.join(not_scored) or 'none'}"),
     ]
+    rows += summary_rows(report.get("endpoint", {}))
     return rows + [(fact.replace("_", " "), str(report[fact])) for fact in _METHOD if fact in report]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.endpoint import summary_rows
 from eval.page import Instance, Section, write_page
 from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -42,6 +43,7 @@ def _summary(report: Mapping[str, Any]) -> dict[str, str]:
         "suspicious": f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} also resolved",
         "harness": f"{report['harness']}, {report['sandbox']} sandboxes, network {_network(report)}, "
         f"time limit {report['timeout_s']:g} s",
+        **dict(summary_rows(report.get("endpoint", {}))),
     }
 
 
