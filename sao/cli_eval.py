@@ -39,8 +39,8 @@ def micro_swe(
         str | None, typer.Option(help="Score a training run's model instead (name, path or latest).")
     ] = None,
     split: Annotated[Optional[list[str]], typer.Option(help="heldout, unseen or train; may be repeated.")] = None,  # noqa: UP045
-    tasks: Annotated[int, typer.Option(help="Tasks per split.")] = 256,
-    temperature: Annotated[float, typer.Option(help="1 samples, 0 is greedy.")] = 1.0,
+    tasks: Annotated[int, typer.Option(help="Tasks per split.", min=1)] = 256,
+    temperature: Annotated[float, typer.Option(help="1 samples, 0 is greedy.", min=0)] = 1.0,
     sandbox: Sandbox_ = None,
     to: Annotated[Optional[str], typer.Option("--json", help="File that takes the scores, by split.")] = None,  # noqa: UP045
     plain: Plain_ = False,

@@ -15,7 +15,9 @@ def serve(
     overrides: Set_ = None,
     model: Model_ = None,
     count: Annotated[int, typer.Option("--count", "-n", help="Servers.", min=1)] = 1,
-    port: Annotated[int, typer.Option(help="Of the first server; the others follow. 0: free ones.")] = 8321,
+    port: Annotated[
+        int, typer.Option(help="Of the first server; the others follow. 0: free ones.", min=0, max=65535)
+    ] = 8321,
     host: Annotated[str, typer.Option(help="Its verbs ask for no password: keep it on the loopback.")] = "127.0.0.1",
     logs: Annotated[Path, typer.Option(help="Folder for the servers' logs.")] = Path("runs/serving"),
     connect: Annotated[
