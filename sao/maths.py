@@ -35,6 +35,7 @@ from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, markdown, run_report, scores
 from sao.config import Config
 from sao.endpoint import is_endpoint
+from sao.paths import model_folder
 
 if TYPE_CHECKING:
     from sao.assemble import Parts
@@ -64,6 +65,7 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
     protocol = load_protocol(choice.protocol)
     k = choice.samples or protocol.samples_for(choice.suite)
     config = _configured(config, choice, protocol)
+    model_folder(config.model.path)  # before a download of the problems
     tasks = tasks_of(config)
     if any(task.row["grading"] == Grading.SYMBOLIC for task in tasks):
         require_verifier()

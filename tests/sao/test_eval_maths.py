@@ -14,33 +14,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from data.log import LogMissing, TrajectoryLog
 from data.trajectory import Status
-from sao.cli import app
-from sao.errors import exit_code_and_text
 from sao.paths import ROOT
+from tests.sao.command import sao
 
 PROBLEMS = [{"id": f"p{n}", "problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5)]
 SMALL = ("--set", "model.threads=1", "--set", "rollout.concurrency=8", "--plain")
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SAO_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
-
-
-def sao(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, list(map(str, words)))
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        known = exit_code_and_text(done.exception)
-        assert known is not None, done.exception
-        assert known[0] == code
-        return known[1]
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 def problems(folder: Path, rows: list[dict] = PROBLEMS) -> Path:
@@ -117,6 +98,8 @@ def test_golds_that_do_not_verify_are_listed_and_not_played(runs: Path, tmp_path
 def test_refusals(runs: Path, tmp_path: Path) -> None:
     assert "Known: matharena, paper" in sao("eval", "aime2025", "--data", problems(tmp_path), "--protocol", "x", code=2)
     assert "no task set at" in sao("eval", "aime2025", "--data", tmp_path / "none.jsonl", code=2)
+    # The model is looked for before a set that would have to be fetched.
+    assert "No model at" in sao("eval", "aime2025", "--data", tmp_path / "none.jsonl", "--model", "nowhere", code=2)
     bad = problems(tmp_path, [{"problem": "P"}])
     assert "no text in column" in sao("eval", "aime2025", "--data", bad, code=2)
     assert not runs.exists()
