@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +19,8 @@ import pytest
 from data.log import TrajectoryLog
 from data.trajectory import ExitReason, SpanKind, Status
 from tests.chat_server import ChatServer, call, in_thread, say, turns_of
-from tests.sao.test_eval_maths import PROBLEMS, problems, runs, sao, short  # noqa: F401 - a fixture
+from tests.sao.command import sao
+from tests.sao.test_eval_maths import PROBLEMS, ROOT, finished, problems, short
 
 FAST = ("--set", "rollout.concurrency=4", "--plain")
 
@@ -37,7 +43,7 @@ def endpoint(server: ChatServer, *more: object) -> tuple[object, ...]:
     return ("--endpoint", server.url, "--endpoint-model", server.model, *more, *FAST)
 
 
-def test_maths_end_to_end_with_a_key_and_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_maths_end_to_end_with_a_key_and_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     words = ("eval", "aime2025", "--data", problems(tmp_path), "--protocol", short(tmp_path), "--run", "a")
     with in_thread(ChatServer(knows, key="sk-very-secret")) as server:
@@ -73,7 +79,7 @@ def test_maths_end_to_end_with_a_key_and_again(runs: Path, tmp_path: Path, monke
     assert (runs / "a" / "report.json").read_bytes() == before
 
 
-def test_with_the_python_tool_and_malformed_calls(runs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_with_the_python_tool_and_malformed_calls(runs: Path, tmp_path: Path) -> None:
     def computes(body: Mapping[str, Any]) -> Mapping[str, Any]:
         n, turn, last = asked(body), turns_of(body), body["messages"][-1]
         if n < 0:
@@ -108,7 +114,7 @@ def test_with_the_python_tool_and_malformed_calls(runs: Path, tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_calls_written_as_text_where_the_endpoint_knows_no_tools(runs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_calls_written_as_text_where_the_endpoint_knows_no_tools(runs: Path, tmp_path: Path) -> None:
     def writes(body: Mapping[str, Any]) -> Mapping[str, Any]:
         n, last = asked(body), body["messages"][-1]
         if turns_of(body) == 0:
@@ -140,7 +146,7 @@ def fixes(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return steps[min(turns_of(body), 2)]
 
 
-def test_a_swe_row_end_to_end(runs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_swe_row_end_to_end(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
     from tests.sao.test_eval_swebench import write_rows
 
@@ -158,7 +164,7 @@ def test_a_swe_row_end_to_end(runs: Path, tmp_path: Path) -> None:  # noqa: F811
     assert all("a + b" in each["model_patch"] for each in predictions)
 
 
-def test_generated_tasks_by_an_endpoint_and_nothing_trains_on_them(runs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_generated_tasks_by_an_endpoint_and_nothing_trains_on_them(runs: Path, tmp_path: Path) -> None:
     from trainer.packing import UntrainableError, action_axis, untrainable_reason
     from trainer.replay import ReplayError, replay_offpolicy
     from trainer.value_pretrain import ValueDataError, usable
@@ -187,7 +193,7 @@ def test_generated_tasks_by_an_endpoint_and_nothing_trains_on_them(runs: Path, t
     assert "turn 0 quoted" in sao("replay", runs / "m", "--episode", "0", "--plain")
 
 
-def test_refusals_come_before_work_starts(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_refusals_come_before_work_starts(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     words = ("eval", "aime2025", "--data", problems(tmp_path), "--protocol", short(tmp_path), "--samples", "1")
     with in_thread(ChatServer(knows, key="sk-right")) as server:
@@ -209,3 +215,39 @@ def test_refusals_come_before_work_starts(runs: Path, tmp_path: Path, monkeypatc
         assert "environment variable" in said
         assert "sk-wrong" not in said
     assert all(not list(TrajectoryLog(one).read()) for one in runs.rglob("log"))
+
+
+def test_killed_and_started_again_the_report_is_the_same(tmp_path: Path) -> None:
+    data, protocol = problems(tmp_path), short(tmp_path)
+
+    def start(server: ChatServer, name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "from sao.cli import main; main()", "eval", "aime2025", "--data", str(data)]
+        command += ["--protocol", str(protocol), "--samples", "4", "--run", name, "--set", "rollout.concurrency=2"]
+        command += ["--plain", "--endpoint", server.url, "--endpoint-model", "small"]
+        environment = {**os.environ, "SAO_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+    log = tmp_path / "runs" / "killed" / "log"
+    with in_thread(ChatServer(knows)) as server:
+        server.delay_s = 0.2
+        killed = start(server, "killed")
+        while killed.poll() is None and len(finished(log)) < 3:
+            time.sleep(0.02)
+        assert killed.poll() is None, "it was over before it could be killed"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        before = finished(log)
+        server.delay_s = 0.0
+        assert start(server, "killed").wait() == 0
+        asked_for = len(server.bodies)
+        assert start(server, "whole").wait() == 0
+    assert 3 <= len(before) < 20
+    assert asked_for <= 20 + 2 + 2 + 2  # those in flight when it was killed, and the two checks
+    done = list(TrajectoryLog(log).read(strict=True))
+    assert Counter(one.identity.draw for one in done) == Counter(range(20)), "every draw is graded exactly once"
+
+    def told(name: str) -> object:
+        text = (tmp_path / "runs" / name / "report.json").read_text()
+        return json.loads(text.replace(f'"{name}-0', '"run-0'))
+
+    assert told("killed") == told("whole")
