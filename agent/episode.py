@@ -52,6 +52,7 @@ _log = logging.getLogger(__name__)
 
 _ABORT_GRACE_S = 5.0
 """How long an engine may take to return the tokens of an aborted generation before the call is cancelled."""
+_CLOCK_S = 0.05
 _STEP_GRACE_S = 60.0
 """How far a tool call may exceed command_timeout_s before the sandbox counts as hung."""
 
@@ -103,6 +104,8 @@ async def run_episode(
         else policy.dialogue(renderer, preset, limits)
     )
     episode = _Episode(dialogue, env, preset, identity, limits, cut or asyncio.Event(), on_turn)
+    if isinstance(policy, Policy):
+        episode.clock = policy.clock
     try:
         return await episode.run()
     finally:
@@ -138,6 +141,8 @@ class _Episode:
         self.context = min(limits.max_context, dialogue.max_context or limits.max_context)
         self.timings = dict.fromkeys(("reset", "generate", "step", "grade"), 0.0)
         self.phase = "reset"
+        self.clock: Callable[[], float] = time.monotonic
+        """Measures the episode's wall clock; an engine's own may stand still for a while."""
         self.deadline = float("inf")
 
     async def run(self) -> Trajectory:
@@ -181,7 +186,7 @@ class _Episode:
 
     async def _play(self) -> ExitReason:
         problem = await self._world("reset", self.env.reset(), self.limits.reset_timeout_s)
-        self.deadline = time.monotonic() + self.limits.episode_timeout_s
+        self.deadline = self.clock() + self.limits.episode_timeout_s
         self.dialogue.begin(self.preset.messages(problem), self.tools, listed=self.preset.list_tools)
         turn = 0
         while True:
@@ -195,7 +200,7 @@ class _Episode:
             turn += 1
 
     def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return self.clock() >= self.deadline
 
     def _room(self, turn: int) -> int:
         """Tokens that the next turn may have; raises _Ended at the first limit of the module's list."""
@@ -218,7 +223,11 @@ class _Episode:
             seed = derive_seed(self.identity.seed, "turn", turn)
             task = asyncio.ensure_future(self.dialogue.generate(room, seed))
             try:
-                if await self._wait(task, self.deadline - time.monotonic()):
+                while not await self._wait(task, self.deadline - self.clock()):
+                    if self.cut.is_set() or self._late():
+                        break
+                    await asyncio.sleep(_CLOCK_S)  # the engine's clock stood still: there is time left
+                else:
                     return task.result()
                 # Cut or out of time: ask for what was sampled so far rather than throw it away.
                 await self.dialogue.abort()

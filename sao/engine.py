@@ -110,7 +110,7 @@ async def _vllm(
             python=launch.python,
             logs=logs,
             gpu=devices.sender(number, engine.weights),
-            bucket_mib=engine.bucket_mib,
+            bucket_bytes=engine.bucket_mib * 2**20,
         )
         return TransferLoader(settings, number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import json
 
 import pytest
@@ -333,6 +334,23 @@ class Slow(Policy):
         self.aborted = self.can_abort
 
     async def close(self) -> None: ...
+
+
+def test_an_engine_whose_clock_stands_still_costs_an_episode_no_time(renderer, World) -> None:
+    class Resting(Slow):
+        """Away for half a second, five times the episode's limit."""
+
+        def clock(self) -> float:
+            since = time.monotonic() - self.began
+            return min(since, 0.05) + max(0.0, since - 0.55)
+
+        began = 0.0
+
+    policy = Resting()
+    policy.began = time.monotonic()
+    made = play(renderer, World(), [], policy=policy, episode_timeout_s=0.1)
+    assert exit_of(made) == (Status.GRADED, ExitReason.WALL_CLOCK)
+    assert made.timings["total"] > 0.5
 
 
 def test_cut_and_clock_during_generation_keep_what_was_sampled(renderer, World) -> None:

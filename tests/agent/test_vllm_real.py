@@ -7,145 +7,51 @@ SAO_VLLM_UPDATES (50) and SAO_VLLM_KILLS (1) set the sizes of the long ones. The
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agent.engines.vllm.faults import ServedWeightsWrong
 from agent.engines.vllm.guard import descendants
-from agent.engines.vllm.launch import LaunchSettings
 from agent.engines.vllm.loading import OUR_RELOAD, FileLoader
-from agent.engines.vllm.policy import ServingSettings, VllmPolicy
-from agent.engines.vllm.proof import probe_of
-from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
+from agent.engines.vllm.policy import VllmPolicy
 from agent.policy import Generation, StopReason
 from tests.agent.processes import alive, gone
-from tests.agent.vllm_fake import write_probe
+from tests.agent.vllm_world import (
+    CONTEXT,
+    LIMIT,
+    ROOT,
+    World,
+    command_of,
+    forced,
+    need_vllm,
+    new_model,
+    prompt_of,
+    save,
+    step_from,
+    worst,
+)
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = Path(os.environ.get("SAO_VLLM_ENV", ROOT / ".venv-vllm"))
 UPDATES = int(os.environ.get("SAO_VLLM_UPDATES", "50"))
 KILLS = int(os.environ.get("SAO_VLLM_KILLS", "1"))
-VOCABULARY, CONTEXT = 256, 1024
-LIMIT = 1e-4
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-class World:
-    """One server for the whole file, in one event loop."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.runner, self.stack = folder, asyncio.Runner(), contextlib.AsyncExitStack()
-        self.first = save(new_model(0), folder / "first")
-        self.versions = 0
-
-    def run(self, work: Awaitable[Any]) -> Any:
-        async def waited() -> Any:
-            return await work
-
-        return self.runner.run(waited())
-
-    async def start(self) -> None:
-        launch = LaunchSettings(
-            model=self.first, environment=ENVIRONMENT, max_context=CONTEXT, extra=("--skip-tokenizer-init",)
-        )
-        self.supervisor = await self.stack.enter_async_context(
-            Supervisor(launch, self.folder / "logs", settings=SuperviseSettings(start_timeout_s=1800, restarts=100))
-        )
-        await self.supervisor.wait_ready()
-
-    async def policy(self, model: nn.Module, lineage: str, **settings: Any) -> VllmPolicy:
-        return await VllmPolicy.connect(
-            self.supervisor.urls,
-            save(model, self.folder / lineage),
-            self.folder / f"{lineage}-work",
-            lineage=lineage,
-            loader=lambda _: FileLoader(OUR_RELOAD),
-            settings=ServingSettings(patience_s=1800, **settings),
-        )
-
-
-def new_model(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-    )
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-
-
-def save(model: Any, folder: Path) -> Path:
-    """As the trainer publishes it: with its own probe beside the weights."""
-    model.save_pretrained(folder)
-    write_probe(folder, probe_of(model))
-    return folder
-
-
-def forced(model: nn.Module, prompt: list[int], made: Generation) -> list[float]:
-    """Log-probabilities of the sampled tokens by one plain forward over the whole sequence."""
-    ids = torch.tensor([[*prompt, *made.tokens]])
-    with torch.inference_mode():
-        logprobs = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float(), dim=-1)
-    at = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
-    return logprobs[at, ids[0, at + 1]].tolist()
-
-
-def worst(model: nn.Module, prompt: list[int], made: Generation) -> float:
-    pairs = zip(forced(model, prompt, made), made.logprobs, strict=True)
-    return max(abs(ours - theirs) for ours, theirs in pairs)
-
-
-def prompt_of(seed: int, length: int = 20) -> list[int]:
-    return [random.Random(seed).randrange(VOCABULARY) for _ in range(length)]
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    if not (ENVIRONMENT / "bin" / "python").exists():
-        reason = f"no vLLM in {ENVIRONMENT}: run scripts/vllm-env.sh"
-        if os.environ.get("SAO_REQUIRE_VLLM") == "1":
-            pytest.fail(f"SAO_REQUIRE_VLLM=1, but {reason}", pytrace=False)
-        pytest.skip(f"VLLM TEST NOT RUN: {reason}")
-    torch.set_num_threads(1)
+    need_vllm()
     made = World(tmp_path_factory.mktemp("vllm"))
-    made.run(made.start())
     yield made
-    trees = [pid for server in made.supervisor.servers if server.process for pid in tree(server.process.pid)]
-    made.run(made.stack.aclose())
-    made.runner.close()
-    assert len(trees) >= 3  # guard, API server, engine: what must be gone now
-    assert [pid for pid in trees if alive(pid)] == []
-
-
-def tree(pid: int) -> list[int]:
-    return [pid, *descendants(pid)]
-
-
-def command_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""
+    made.end()
 
 
 def test_sampled_logprobs_are_those_of_a_plain_forward(world: World) -> None:
@@ -207,14 +113,8 @@ def test_updates_in_flight_leave_every_token_its_version(world: World) -> None:
 
         workers = [asyncio.create_task(play(worker)) for worker in range(4)]
         for version in range(1, UPDATES + 1):
-            model = new_model(2)
-            torch.manual_seed(version)
-            # Not the last version's child: fifty steps would end in huge weights, whose fp32 sums differ by 1e-4.
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(0.05 * torch.randn_like(parameter))
-            models[version] = model
-            await policy.update_weights(save(model, world.folder / f"flight-{version}"), version)
+            models[version] = step_from(2, version)
+            await policy.update_weights(save(models[version], world.folder / f"flight-{version}"), version)
             await asyncio.sleep(random.Random(version).uniform(0.0, 0.3))
         stop = True
         await asyncio.gather(*workers)
@@ -248,11 +148,12 @@ def test_killed_servers_cost_time_and_nothing_else(world: World) -> None:
             prompts = [prompt_of(100 * kill + index) for index in range(12)]
             tasks = [
                 asyncio.create_task(
-                    policy.generate(prompt, max_new_tokens=150 + index, stop_ids=[], seed=index, episode_id=f"k{index}")
+                    policy.generate(prompt, max_new_tokens=700 + index, stop_ids=[], seed=index, episode_id=f"k{index}")
                 )
                 for index, prompt in enumerate(prompts)
             ]
-            await asyncio.sleep(chance.uniform(0.05, 1.5))
+            await asyncio.sleep(chance.uniform(0.05, 4.0))
+            assert not any(task.done() for task in tasks)
             starts = server.starts
             assert server.process is not None
             victims = descendants(server.process.pid)
@@ -265,7 +166,7 @@ def test_killed_servers_cost_time_and_nothing_else(world: World) -> None:
             assert server.starts == starts + 1
             assert [pid for pid in victims if alive(pid)] == []
             for index, (prompt, each) in enumerate(zip(prompts, made, strict=True)):
-                assert len(each.tokens) == 150 + index
+                assert len(each.tokens) == 700 + index
                 assert set(each.versions) == {0}
                 assert worst(model, prompt, each) < LIMIT
         assert policy.stats.sampled_again >= KILLS

@@ -53,6 +53,15 @@ class FakeServer:
         self.dies_at: str = ""
         """The verb at which it is gone, once."""
         self.sick = False
+        self.ability: dict[str, Any] = {
+            "device_config": {"device_type": "cuda"},
+            "model_config": {"enable_sleep_mode": True},
+        }
+        """What /server_info says."""
+        self.asleep: set[str] = set()
+        """Memory that was given back. As vLLM's: the scheduler runs again once none of it is missing."""
+        self.paused = False
+        self.workers = 1
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
         self.live = self.most_live = 0
@@ -67,7 +76,7 @@ class FakeServer:
 
     async def start(self) -> None:
         """Also after `kill`, at the same port: another process, so the first weights again."""
-        self.label, self.mark = "default", 0.0
+        self.label, self.mark, self.asleep, self.paused = "default", 0.0, set(), False
         application = web.Application()
         for verb, path, handler in (
             ("GET", "/health", self._health),
@@ -78,6 +87,10 @@ class FakeServer:
             ("POST", "/resume", self._resume),
             ("POST", "/collective_rpc", self._reload),
             ("POST", "/reset_prefix_cache", self._reset),
+            ("GET", "/server_info", self._server_info),
+            ("GET", "/get_world_size", self._world_size),
+            ("POST", "/sleep", self._sleep),
+            ("POST", "/wake_up", self._wake),
             ("POST", "/inference/v1/generate", self._generate),
             ("POST", "/inference/v1/abort_requests", self._abort),
         ):
@@ -121,20 +134,48 @@ class FakeServer:
         self._maybe_die(request)
         assert request.query["mode"] == "keep"
         self.calls.append("pause")
+        self.paused = True
         return web.json_response({})
 
+    async def _server_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"vllm_config": self.ability})
+
+    async def _world_size(self, _: web.Request) -> web.Response:
+        return web.json_response({"world_size": self.workers})
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
+        assert request.query["mode"] == "keep"
+        assert self.calls[-2:] == ["pause", "reset"], "requests that keep their keys and values wake up with garbage"
+        self.calls.append(f"sleep {request.query['level']}")
+        self.asleep, self.mark = {"weights", "kv_cache"}, 0.0
+        return web.json_response({"status": "sleeping"})
+
+    async def _wake(self, request: web.Request) -> web.Response:
+        self._maybe_die(request)
+        tags = request.query.getall("tags")
+        self.calls.append(f"wake {' '.join(tags)}")
+        self.asleep -= set(tags)
+        if not self.asleep:
+            self.paused = False
+        return web.json_response({"status": "sleeping" if self.asleep else "awake"})
+
     async def _resume(self, _: web.Request) -> web.Response:
+        assert not self.asleep, "it would run without its memory"
         self.calls.append("resume")
+        self.paused = False
         return web.json_response({})
 
     async def _reset(self, request: web.Request) -> web.Response:
         self._maybe_die(request)
         assert request.query["reset_running_requests"] == "true"
+        assert self.paused
         self.calls.append("reset")
         return web.json_response({"success": True})
 
     async def _reload(self, request: web.Request) -> web.Response:
         self._maybe_die(request)
+        assert "weights" not in self.asleep, "there is nothing to load into"
         self.calls.append("reload")
         if self.fails_to_load:
             return web.json_response({"error": "no such model"}, status=500)
@@ -151,6 +192,9 @@ class FakeServer:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        while self.paused:  # noqa: ASYNC110 - queued, as vLLM's are
+            await asyncio.sleep(0.01)
+        assert not self.asleep
         if "prompt_logprobs" in body["sampling_params"]:
             return web.json_response(self._probe(body))
         self.requests.append(body)

@@ -57,6 +57,22 @@ def test_first_in_first_out(tmp_path: Path) -> None:
     assert taken.next_batch(2)[0] is None
 
 
+def test_a_batch_that_was_put_back_is_the_next_one_again(tmp_path: Path) -> None:
+    state = TrainerState("run")
+    taken = intake(fill(tmp_path, [one(draw) for draw in (2, 0, 1, 4)]), state)
+    taken.poll()
+    taken.next_batch(2)
+    taken.put_back()
+    taken.remember()
+    assert draws(taken.next_batch(2)[0]) == [2, 0]
+    taken.put_back()
+    taken.put_back()  # there is nothing out
+    assert taken.waiting == 4
+    again = intake(tmp_path / "log", state)  # a checkpoint that was written meanwhile misses none
+    again.poll()
+    assert draws(again.next_batch(4)[0]) == [2, 0, 1, 4]
+
+
 def test_staleness_counts_from_the_oldest_token(tmp_path: Path) -> None:
     state = TrainerState("run", updates=5)
     mixed = build([("p", 2), ("a", 1), ("o", 1), ("a", 1)], seed=1, versions=(0, 5))

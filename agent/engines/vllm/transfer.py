@@ -47,7 +47,7 @@ class TransferSettings:
     logs: Path
     gpu: str = ""
     """CUDA_VISIBLE_DEVICES of the sender; empty: as it is here."""
-    bucket_mib: int = 512
+    bucket_bytes: int = 512 * 2**20
     """Size of a packed buffer; there are two of them at a time, at each end."""
     device: str = "cuda"
     script: Path = SENDER
@@ -78,7 +78,7 @@ class TransferLoader(Loader):
             "backend": self.settings.backend,
             "world_size": workers,
             "address": address_towards(client.url),
-            "bucket_bytes": self.settings.bucket_mib * 2**20,
+            "bucket_bytes": self.settings.bucket_bytes,
             "timeout_s": deadlines.reload_s,
             "device": self.settings.device,
         }

@@ -14,18 +14,22 @@ from typing import Any
 _STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")
 
 
-def checkpoint_tensors(pairs: Iterator[tuple[str, Any]], folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """`pairs`: name and tensor (or a meta one) as published in `folder`, whose config.json names the model."""
-    apart: Callable[[str, Any], dict[str, Any]] | None = None
+def checkpoint_tensors(folder: pathlib.Path, device: str = "cpu") -> Iterator[tuple[str, Any]]:
+    """Name and tensor of everything published in `folder`, one at a time. `device`: "meta" reads no data."""
     tied = bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings"))
-    for name, tensor in pairs:
-        if tied and name == "lm_head.weight":
-            continue  # the embedding, which is there too
-        if not _STACKED.search(name):
-            yield name, tensor
-            continue
-        apart = apart or _reverter(folder)
-        yield from apart(name, tensor).items()
+    stacked = any(_STACKED.search(name) for name in _names(folder))
+    as_saved = _reverter(folder) if stacked else lambda name, tensor: {name: tensor}
+    for name, tensor in stored_tensors(folder, device):
+        if not (tied and name == "lm_head.weight"):  # the embedding, which is there too
+            yield from as_saved(name, tensor).items()
+
+
+def _names(folder: pathlib.Path) -> Iterator[str]:
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            yield from opened.keys()
 
 
 def _reverter(folder: pathlib.Path) -> Callable[[str, Any], dict[str, Any]]:

@@ -47,18 +47,18 @@ class Spec:
 
 def folder_source(device: str) -> Any:
     """A WeightSource over whatever folder its `folder` names at the time."""
-    from sao_vllm_names import checkpoint_tensors, stored_tensors
+    from sao_vllm_names import checkpoint_tensors
     from vllm.distributed.weight_transfer import ParamMeta, WeightSource
 
     class FolderSource(WeightSource):
         folder: pathlib.Path
 
         def metadata(self) -> list[Any]:
-            pairs = checkpoint_tensors(stored_tensors(self.folder, "meta"), self.folder)
+            pairs = checkpoint_tensors(self.folder, "meta")
             return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in pairs]
 
         def __iter__(self) -> Any:
-            return checkpoint_tensors(stored_tensors(self.folder, device), self.folder)
+            return checkpoint_tensors(self.folder, device)
 
     return FolderSource()
 

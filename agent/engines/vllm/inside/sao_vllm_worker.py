@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from sao_vllm_names import checkpoint_tensors, stored_tensors
+from sao_vllm_names import checkpoint_tensors
 
 if sys.platform == "linux":
     _PR_SET_PDEATHSIG = 1
@@ -26,7 +26,7 @@ class Worker:
         worker: Any = self
         folder = pathlib.Path(weights_path)
         hashes = {file.name: _sha256(file) for file in sorted(folder.glob("*.safetensors"))}
-        worker.reload_weights(weights_iterator=checkpoint_tensors(stored_tensors(folder), folder))
+        worker.reload_weights(weights_iterator=checkpoint_tensors(folder))
         self.sao_pack_heads()
         return hashes
 
