@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import json
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
