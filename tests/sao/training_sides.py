@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def make_policy(folder: Path) -> Path:
     return folder
 
 
-def make_run(folder: Path, policy: Path, **train: Any) -> tuple[Path, Config]:
+def make_run(folder: Path, policy: Path, engine: Mapping[str, Any] = {}, **train: Any) -> tuple[Path, Config]:
     """A run folder as `sao train` makes it."""
     preset = folder / "instant.toml"
     preset.write_text(PRESET)
@@ -117,6 +118,7 @@ def make_run(folder: Path, policy: Path, **train: Any) -> tuple[Path, Config]:
         Config.model_validate(
             {
                 "model": {"path": str(policy), "threads": 1},
+                "engine": dict(engine),
                 "agent": {"preset": str(preset)},
                 "rollout": {"concurrency": 4, "seal_every": 8},
                 "train": {**base, **train},
@@ -128,8 +130,10 @@ def make_run(folder: Path, policy: Path, **train: Any) -> tuple[Path, Config]:
     return run.path, config
 
 
-def start(side: str, run: Path, crash_at: str = "") -> multiprocessing.process.BaseProcess:
-    """A side in a fork; it stops when it is at its end (nothing ends it otherwise)."""
+def start(
+    side: str, run: Path, crash_at: str = "", prepare: Callable[[], None] = lambda: None
+) -> multiprocessing.process.BaseProcess:
+    """A side in a fork, `prepare` called in it first; it stops when it is at its end (nothing ends it otherwise)."""
 
     def work() -> None:
         os.environ[VARIABLE] = crash_at
@@ -137,6 +141,7 @@ def start(side: str, run: Path, crash_at: str = "") -> multiprocessing.process.B
         train_rollouts.environments_of = lambda *_: InstantEnvironment  # type: ignore[assignment]
         train_rollouts.backend_of = _no_backend  # type: ignore[assignment]
         train_rollouts.FleetSettings = _hasty  # type: ignore[assignment,misc]
+        prepare()
         run_side(side, run, threading.Event())
 
     process = multiprocessing.get_context("fork").Process(target=work)

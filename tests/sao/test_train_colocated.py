@@ -1,0 +1,146 @@
+"""Both sides of a run on one device: they take turns, whoever dies when, and the ledger adds up.
+
+The engine is the embedded one with the two verbs of a server that can leave its device; processes, locks, log, weights
+and trainer are real. The verbs on real servers: tests/agent/test_vllm_many.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.engines.embedded import EmbeddedPolicy
+from sao import train_rollouts
+from sao.train import account, finished
+from trainer.loop import Trainer
+
+from .training_sides import make_policy, make_run, start
+
+ENGINE = {"kind": "vllm", "mode": "colocated"}
+
+
+class Leaving(EmbeddedPolicy):
+    """Says when it is away; whoever wants a token then waits."""
+
+    diary: Path
+
+    async def generate(self, *arguments: Any, **named: Any) -> Any:
+        await self.here.wait()
+        return await super().generate(*arguments, **named)
+
+    async def rest(self) -> None:
+        self.here.clear()
+        note(self.diary, "rest")
+
+    async def wake(self, source: Any = None, version: int = 0, *, lineage: str | None = None) -> None:
+        note(self.diary, "wake")
+        if source is not None:
+            await self.update_weights(source, version, lineage=lineage)
+        self.here.set()
+
+
+def note(diary: Path, word: str) -> None:
+    with diary.open("a") as file:
+        file.write(word + "\n")
+
+
+def both(run: Path, trainer: str = "", rollouts: str = "") -> list[int | None]:
+    diary = run / "diary"
+
+    @contextlib.asynccontextmanager
+    async def engine(config: Any, folder: Path, *, lineage: str, version: int, **_: Any) -> AsyncIterator[Leaving]:
+        note(diary, "up")
+        policy = await asyncio.to_thread(
+            Leaving.load, folder, device="cpu", lineage=lineage, version=version, max_batch=4, threads=1
+        )
+        assert isinstance(policy, Leaving)
+        policy.diary, policy.here = diary, asyncio.Event()
+        policy.here.set()
+        try:
+            yield policy
+        finally:
+            await policy.close()
+            note(diary, "down")
+
+    step = Trainer.step
+
+    def noted(self: Trainer, batch: Any) -> None:
+        note(diary, "step")
+        step(self, batch)
+        note(diary, "stepped")
+
+    def prepare() -> None:
+        train_rollouts.engine_of = engine
+        Trainer.step = noted  # type: ignore[method-assign]
+
+    sides = [start("trainer", run, trainer, prepare), start("rollouts", run, rollouts, prepare)]
+    while all(side.exitcode is None for side in sides):
+        for side in sides:
+            side.join(0.1)
+    first = [side.exitcode for side in sides]
+    for side, code in zip(sides, first, strict=True):
+        if code is None:
+            if 0 not in first:
+                side.kill()
+            side.join(60)
+    note(diary, "end")
+    return [side.exitcode for side in sides]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+def check_turns(diary: list[str], deaths: int = 0) -> int:
+    """No step while an engine is up and awake; returns the number of steps. `deaths`: of trainers inside a step, which
+    leave it without its end."""
+    away, steps, inside = True, 0, False
+    for word in diary:
+        if word in ("up", "wake"):
+            deaths -= inside
+            assert deaths >= 0, "both had the device"
+            away, inside = False, False
+        elif word in ("rest", "down"):
+            away = True
+        elif word == "step":
+            assert away, "a step while the engine had the device"
+            inside = True
+            steps += 1
+        elif word == "stepped":
+            inside = False
+        elif word == "end":
+            away, inside = True, False  # everybody is dead
+    return steps
+
+
+def test_every_step_has_the_device_for_itself(tmp_path: Path, policy: Path) -> None:
+    run, config = make_run(tmp_path, policy, ENGINE)
+    assert both(run) == [0, 0]
+    assert finished(run)
+    assert account(config, run) == []
+    diary = (run / "diary").read_text().split()
+    assert check_turns(diary) == config.train.steps
+    assert diary.count("rest") >= 2
+    assert diary.count("rest") == diary.count("wake")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollouts"),
+    [
+        ("step.after_optimizer:2", ""),
+        ("publish.middle:3", ""),
+        ("", "rollout.after_fsync:6"),
+        ("step.after_journal:2", "rollout.after_dispatch:11"),
+    ],
+)
+def test_killed_and_started_again(tmp_path: Path, policy: Path, trainer: str, rollouts: str) -> None:
+    run, config = make_run(tmp_path, policy, ENGINE)
+    assert -9 in both(run, trainer, rollouts)
+    assert both(run) == [0, 0]
+    assert account(config, run) == []
+    check_turns((run / "diary").read_text().split(), deaths=1 if trainer else 0)
