@@ -79,10 +79,10 @@ def rollout(
     from sao.rollout import describe_plan
     from sao.rollout import rollout as run_rollout
 
-    chosen = list(overrides or [])
+    chosen = [*own_tasks(tasks), *(overrides or [])]
     if episodes is not None:
         chosen.append(f"rollout.episodes={episodes}")
-    chosen += [*_backend(sandbox), *own_tasks(tasks)]
+    chosen += _backend(sandbox)
     if model is not None:
         chosen.append(f"model.path={json.dumps(model)}")
     resolved = load_config(config, chosen)
@@ -110,7 +110,9 @@ def replay(
         typer.Option(help="Train again from the log alone: exact (bit-equal weights) or offpolicy."),
     ] = None,
     control: Annotated[Optional[str], typer.Option(help="For --train offpolicy: another algorithm.")] = None,  # noqa: UP045
-    limit: Annotated[float, typer.Option(help="For --train offpolicy: rejected share that ends it.")] = 0.2,
+    limit: Annotated[
+        float, typer.Option(help="For --train offpolicy: rejected share that ends it.", min=0, max=1)
+    ] = 0.2,
     overrides: Set_ = None,
     plain: Plain_ = False,
 ) -> None:
@@ -194,7 +196,7 @@ def tasks_validate(
     from sao.config import load_config
     from sao.tasks import validate_tasks
 
-    resolved = load_config(config, [*(overrides or []), *own_tasks(tasks), *_backend(sandbox)])
+    resolved = load_config(config, [*own_tasks(tasks), *(overrides or []), *_backend(sandbox)])
     if count is None and not tasks and not resolved.tasks.path:
         count = 16  # generated sets are as long as one likes
     raise typer.Exit(validate_tasks(resolved, _console(plain), repeats, count))

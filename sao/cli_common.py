@@ -53,7 +53,8 @@ def console(plain: bool = False) -> Console:
 
 
 def own_tasks(path: str | None) -> list[str]:
-    """Rows of the user's own, wherever `sao` is started later."""
+    """Rows of the user's own, wherever `sao` is started later. They come first among the overrides, so that
+    `--set tasks.name=` can say whose columns they have (docs/data.md)."""
     return (
         [] if path is None else [f"tasks.path={json.dumps(str(Path(path).expanduser().resolve()))}", "tasks.name=swe"]
     )

@@ -33,7 +33,8 @@ from sao.swebench import RowChoice
 from tests.conftest import BASE_IMAGE
 from tests.envs.private_engine import private_engine
 from tests.eval.small import GOLD, grade_small, small_row, small_task
-from tests.sao.test_cli import runs, sao  # noqa: F401 - a fixture
+from tests.sao.command import runs  # noqa: F401 - a fixture
+from tests.sao.command import whole_sao as sao
 
 pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
 NAMES = ("small__n-0", "small__n-1")

@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,30 +16,7 @@ from data.log import TrajectoryLog
 from data.trajectory import Status
 from data.wal import MAGIC
 from sao.paths import DEMO_POLICY
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SAO_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)  # works from anywhere
-    return tmp_path / "runs"
-
-
-def sao(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and everything printed, lines joined: where a terminal would break them does not matter."""
-    from sao.cli import main
-
-    before, sys.argv = sys.argv, ["sao", *words]
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = before
-    said = capsys.readouterr()
-    return code, " ".join((said.out + said.err).split())
-
+from tests.sao.command import whole_sao as sao
 
 SMALL = ("rollout", "--plain", "--sandbox", "embedded", "--episodes", "6", "--run", "small")
 
@@ -185,3 +161,15 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     draws = [one.identity.draw for one in kept.read(strict=True)]
     assert draws
     assert len(draws) == len(set(draws))
+
+
+def test_own_rows_in_the_columns_of_a_known_set(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--tasks` alone means SWE-bench's columns; `--set tasks.name` says whose they are."""
+    row = {"id": "a", "problem": "1 + 1?", "answer": "2"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    code, said = sao("tasks", "validate", "--tasks", "rows.jsonl", "--plain", capsys=capsys)
+    assert code == 2
+    assert "a SWE row needs" in said
+    words = ("tasks", "validate", "--tasks", "rows.jsonl", "--set", "tasks.name=maths", "--plain")
+    code, said = sao(*words, capsys=capsys)
+    assert (code, "1 of 1 usable" in said) == (0, True), said

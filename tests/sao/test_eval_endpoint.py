@@ -251,3 +251,45 @@ def test_killed_and_started_again_the_report_is_the_same(tmp_path: Path) -> None
         return json.loads(text.replace(f'"{name}-0', '"run-0'))
 
     assert told("killed") == told("whole")
+
+
+def test_a_judge_beside_the_rules(runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify", reason="JUDGE NOT TESTED: math-verify is not installed (EXTRAS=dev,eval)")
+    rows = [
+        {"id": "words", "problem": "What is 0 +?", "answer": "odd $n$"},
+        {"id": "half", "problem": "What is 1 +?", "answer": r"$\\frac{1}{2}$"},
+    ]
+    said = {0: "all odd n", 1: "0.5"}
+
+    def rules(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return say(f"\\boxed{{\\text{{{said[0]}}}}}" if asked(body) == 0 else f"\\boxed{{{said[1]}}}")
+
+    def judges(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = body["messages"][-1]["content"]
+        mark = text.split("VERDICT ")[-1].split(":")[0]
+        return say(f"The same set.\nVERDICT {mark}: CORRECT")
+
+    words = ("eval", "imo-answerbench", "--data", problems(tmp_path, rows), "--protocol", short(tmp_path))
+    words = (*words, "--samples", "2", "--run", "j")
+    with in_thread(ChatServer(rules)) as server, in_thread(ChatServer(judges, model="judge", key="sk-j")) as other:
+        wrong = ("--judge-endpoint", other.url, "--judge-model", "judge")
+        assert "status 401" in sao(*words, *endpoint(server), *wrong, code=3)
+        assert "need no judge" in sao("eval", "aime2025", "--data", problems(tmp_path), *wrong, code=2)
+        problems(tmp_path, rows)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JUDGE_KEY", "sk-j")
+            flags = (*endpoint(server), *wrong, "--judge-key-env", "JUDGE_KEY")
+            shown = sao(*words, *flags)
+            asked_for = len(other.bodies)
+            before = (runs / "j" / "report.json").read_bytes()
+            sao(*words, *flags)  # nothing is asked twice, nothing changes
+            assert len(other.bodies) == asked_for == 2  # the check, and one answer that both samples gave
+            assert (runs / "j" / "report.json").read_bytes() == before
+    report = json.loads(before)
+    assert (report["avg_at_k"], report["judged"]["avg_at_k"]) == (0.5, 1.0)
+    assert (report["judge"]["asked"], report["judge"]["coverage"], report["judge"]["turned_right"]) == (2, 1.0, 2)
+    assert "by the rules, avg@2" in shown
+    assert "judged by judge" in shown
+    assert b"sk-j" not in b"".join(file.read_bytes() for file in (runs / "j").rglob("*") if file.is_file())
+    assert "judged by judge (prompt v1" in (runs / "j" / "report.html").read_text()
+    assert json.loads((runs / "j" / "scores.json").read_text())["scores"]["imo-answerbench/words"] == 0.0  # the rules'

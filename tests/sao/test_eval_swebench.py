@@ -18,7 +18,7 @@ import pytest
 
 from data.journal import Journal
 from tests.eval.small import GOLD, diff, small_task
-from tests.sao.test_cli import runs, sao  # noqa: F401 - a fixture
+from tests.sao.command import whole_sao as sao
 
 pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def write_predictions(path: Path, patches: dict[str, str | None]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = write_rows(tmp_path / "rows.jsonl", 3)
     code, said = sao(*GRADE, "-p", "gold", "--run", "gold", capsys=capsys)
     assert code == 0, said
@@ -59,7 +59,7 @@ def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pyt
     assert (made["lost"], made["gained"], made["left_out"]) == ([names[1]], [], [names[2]])
 
 
-def test_validate_writes_a_skip_list(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_validate_writes_a_skip_list(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, free, wrong = (small_task(f"small__v-{number}") for number in range(3))
     free = dataclasses.replace(free, row={**free.row, "FAIL_TO_PASS": ["test_old (small.Tests)"], "PASS_TO_PASS": []})
     wrong = dataclasses.replace(wrong, row={**wrong.row, "patch": GOLD.replace("a + b", "a * b")})
@@ -77,7 +77,7 @@ def test_validate_writes_a_skip_list(runs: Path, tmp_path: Path, capsys: pytest.
     assert "1/1 = 100.0 %" in said
 
 
-def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo policy on rows of another world: it solves none, and every verdict is the official one."""
     names = write_rows(tmp_path / "rows.jsonl", 2)
     words = ("eval", "swebench", "--sandbox", "embedded", "--plain", "--rows", "rows.jsonl", "--run", "agent")
@@ -120,7 +120,7 @@ def refusals(tmp_path: Path) -> list[tuple[tuple[str, ...], str]]:
     ]
 
 
-def test_refusals_are_one_paragraph(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_refusals_are_one_paragraph(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, text in refusals(tmp_path):
         code, said = sao(*words, capsys=capsys)
         assert (code, "Traceback" in said) == (2, False), said

@@ -16,7 +16,7 @@ from sao.errors import exit_code_and_text
 from sao.guard import refuse_evaluation_run
 from sao.paths import UserError
 from sao.rundir import open_run
-from tests.sao.test_eval_maths import sao
+from tests.sao.command import sao
 from tests.shared_data import need_shared
 from tests.trainer.tiny import build
 from trainer.packing import UntrainableError, action_axis, untrainable_reason

@@ -6,37 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from agent.tokenizer import load_tokenizer
 from data.foreign import read_foreign
 from data.log import TrajectoryLog
 from data.quoted import quoted_refusal
 from data.trajectory import SpanKind, Status, TrajectoryError
-from sao.cli import app
 from sao.config import load_config
-from sao.errors import exit_code_and_text
 from sao.paths import UserError
 from sao.rundir import open_run
 from tests.data.test_foreign import MESSAGES, MINI, SWE
+from tests.sao.command import sao as command
 from tests.shared_data import need_shared
 
 
-@pytest.fixture
-def runs(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("SAO_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
-
-
-def sao(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments), "--plain"])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        known = exit_code_and_text(done.exception)
-        assert known is not None, done.exception
-        assert known[0] == code
-        return known[1]
-    assert done.exit_code == code, done.output
-    return done.output
+def sao(*words: object, code: int = 0) -> str:
+    return command(*words, "--plain", code=code)
 
 
 def files(folder: Path) -> Path:

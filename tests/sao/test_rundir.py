@@ -12,11 +12,7 @@ from sao.config import load_config
 from sao.paths import UserError
 from sao.rundir import find_run, open_run, read_config, shown_name
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SAO_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def test_an_unfinished_run_of_the_same_plan_is_continued_and_a_finished_one_is_not(runs: Path) -> None:
