@@ -29,6 +29,13 @@ SUITES = {
 }
 
 
+_JUDGED = {
+    "imo-answerbench": (
+        "sao eval imo-answerbench --model my/model --judge-endpoint http://127.0.0.1:8000/v1 --judge-model NAME",
+    )
+}
+
+
 def _command(suite: str, about: str) -> Callable[..., None]:
     def command(
         model: Model_ = None,
@@ -44,6 +51,18 @@ def _command(suite: str, about: str) -> Callable[..., None]:
         samples: Annotated[Optional[int], typer.Option(help="Of each problem; default: the protocol's.", min=1)] = None,  # noqa: UP045
         limit: Annotated[Optional[int], typer.Option(help="Only the first so many problems.", min=1)] = None,  # noqa: UP045
         seed: Annotated[Optional[int], typer.Option(help="Of every draw.")] = None,  # noqa: UP045
+        judge_endpoint: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(help="imo-answerbench: endpoint of an LLM judge; its figures stand beside the rules'."),
+        ] = None,
+        judge_model: Annotated[Optional[str], typer.Option(help="The judge's name there.")] = None,  # noqa: UP045
+        judge_key_env: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(help="Environment variable that holds the judge's key.", metavar="VARIABLE"),
+        ] = None,
+        judge_answers: Annotated[
+            str, typer.Option(help="undecided: answers that the rules cannot decide; all: every answer.")
+        ] = "undecided",
         config: Config_ = "demo",
         overrides: Set_ = None,
         sandbox: Sandbox_ = None,
@@ -52,6 +71,7 @@ def _command(suite: str, about: str) -> Callable[..., None]:
         plain: Plain_ = False,
     ) -> None:
         from sao.config import load_config
+        from sao.judge import judge_choice
         from sao.maths import Choice, run_suite
 
         named = overrides_of(
@@ -64,7 +84,8 @@ def _command(suite: str, about: str) -> Callable[..., None]:
             api_key_env=api_key_env,
         )
         resolved = load_config(config, named)
-        choice = Choice(suite, data, protocol, python, samples, limit)
+        judge = judge_choice(suite, judge_endpoint, judge_model, judge_key_env, judge_answers)
+        choice = Choice(suite, data, protocol, python, samples, limit, judge)
         raise typer.Exit(run_suite(resolved, console(plain), choice, run=run, fresh=fresh))
 
     command.__doc__ = f"{about} k samples each: avg@k with its interval, pass@k. Started again, it continues."
@@ -76,6 +97,7 @@ def register(eval_app: typer.Typer) -> None:
         eval_app.command(
             suite,
             epilog=example(
+                *_JUDGED.get(suite, ()),
                 f"sao eval {suite} --model my/model",
                 f"sao eval {suite} --model my/model --protocol matharena --samples 4",
                 f"sao eval {suite} --data problems.jsonl --python --limit 10",

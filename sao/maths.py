@@ -30,11 +30,13 @@ from envs.maths.grading import doubtful_golds
 from envs.maths.verify import require_verifier, shared_comparer
 from eval.endpoint import endpoint_summary, summary_rows
 from eval.errors import EvalError
+from eval.maths.judged import judge_rows
 from eval.maths.page import write_maths_page
 from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, markdown, run_report, scores
 from sao.config import Config
 from sao.endpoint import is_endpoint
+from sao.judge import BOOK, JudgeChoice, judged_report
 from sao.paths import model_folder
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Choice:
     python: bool = False
     samples: int | None = None
     limit: int | None = None
+    judge: JudgeChoice | None = None
 
 
 def run_suite(config: Config, console: Console, choice: Choice, *, run: str | None, fresh: bool) -> int:
@@ -76,6 +79,8 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
     opened = open_run(config, run, fresh=fresh, origin=origin)
     try:
         copy_tokenizer(parts.folder, opened.tokenizer)
+        if choice.judge is not None and not (opened.path / BOOK).exists():
+            choice.judge.check()  # it answers, before the policy works for hours
         not_scored = _not_scored(opened.path / GOLDS, tasks, console)
         scored = [task for task in tasks if task.task_id not in not_scored]
         if not scored:
@@ -98,13 +103,16 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
             "grader": _grader(scored),
         }
         report = run_report(samples, not_scored, facts)
+        if choice.judge is not None:
+            report = asyncio.run(judged_report(report, samples, choice.judge, opened.path, console))
         write_report(opened.path, report)
         texts = {task.task_id: str(task.row["problem"]) for task in tasks}
         turns = turns_of(opened.log, parts.tokenizer.decode, lambda one: one.identity.episode_id, longest=12_000)
         name = f"{opened.path.name}: {parts.lineage} on {choice.suite}"
         write_maths_page(opened.path / "report.html", name, report, texts, turns)
         show_report(console, report, opened.path)
-        return max(code, int(report["coverage"] < 1))
+        missing = report["coverage"] < 1 or report.get("judge", {}).get("coverage", 1) < 1
+        return max(code, int(missing))
     finally:
         opened.close()
 
@@ -209,7 +217,8 @@ def _grader(tasks: Sequence[Task]) -> str:
 def write_report(folder: Path, report: Mapping[str, Any]) -> None:
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / "report.json", text.encode("utf-8", "backslashreplace"))
-    write_atomically(folder / "report.md", markdown(report, f"{report['suite']}: {report['model']}").encode())
+    named = f"{report['suite']}: {report['model']}"
+    write_atomically(folder / "report.md", markdown(report, named, judge_rows(report)).encode())
     write_atomically(
         folder / "scores.json", (json.dumps(scores(report, f"{folder.name} ({report['model']})")) + "\n").encode()
     )
@@ -217,7 +226,8 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
 
 def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> None:
     table = Table(title=f"{report['suite']} · {report['model']}", title_justify="left", show_header=False, box=None)
-    for title, part in (("", report), ("integers only ", report.get("integer_subset"))):
+    by = "by the rules, " if "judge" in report else ""
+    for title, part in ((by, report), (f"{by}integers only ", report.get("integer_subset"))):
         if part is not None and part["avg_at_k"] is not None:
             low, high = part["bootstrap_95"]
             table.add_row(
@@ -229,7 +239,7 @@ def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> No
             table.add_row("", passes)
     first = report["runs"][0]
     table.add_row(
-        "single run", f"{first['correct']}/{first['graded']}, Wilson "
+        f"{by}single run", f"{first['correct']}/{first['graded']}, Wilson "
         f"[{100 * first['wilson_95'][0]:.1f}, {100 * first['wilson_95'][1]:.1f}]")  # fmt: skip
     table.add_row("coverage", f"{100 * report['coverage']:.1f} % of the samples are graded")
     table.add_row(
@@ -237,6 +247,8 @@ def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> No
         f"{100 * report['truncated_share']:.1f} %, without an answer {100 * report['no_answer_share']:.1f} %",
     )
     table.add_row("verdicts", " · ".join(f"{why} {count}" for why, count in report["verdicts"].items()))
+    for row in judge_rows(report):
+        table.add_row(*map(escape, row), style="magenta")
     for row in summary_rows(report.get("endpoint", {})):
         table.add_row(*map(escape, row))
     console.print(table)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.maths.judged import judge_mark, judge_rows
 from eval.maths.report import figure_rows
 from eval.page import Instance, Section, write_page
 
@@ -18,12 +19,14 @@ def write_maths_page(
     turns: Mapping[str, Sequence[Section]],
 ) -> Path:
     """`problems`: texts by task id; `turns`: of each sample, by episode id. Raises OSError."""
-    return write_page(path, name, dict(figure_rows(report)), _instances(report, problems, turns))
+    rows = figure_rows(report, judge_rows(report))
+    return write_page(path, name, dict(rows), _instances(report, problems, turns))
 
 
 def _instances(
     report: Mapping[str, Any], problems: Mapping[str, str], turns: Mapping[str, Sequence[Section]]
 ) -> Iterator[Instance]:
+    mark = judge_mark(report) if "judge" in report else ""
     for problem, found in report["per_problem"].items():
         samples = found["samples"]
         right = sum(each["correct"] for each in samples)
@@ -37,15 +40,19 @@ def _instances(
             {"right": f"{right} of {len(samples)}", "reference": str(found["gold"])},
             sections=[
                 Section("problem", problems.get(problem, ""), "prompt"),
-                *(_sample(number, each, turns) for number, each in enumerate(samples)),
+                *(_sample(number, each, turns, mark) for number, each in enumerate(samples)),
             ],
         )
     for problem, why in report["not_scored"].items():
         yield Instance(problem, "not scored", "none", {"why": why})
 
 
-def _sample(number: int, each: Mapping[str, Any], turns: Mapping[str, Sequence[Section]]) -> Section:
+def _sample(number: int, each: Mapping[str, Any], turns: Mapping[str, Sequence[Section]], mark: str) -> Section:
     answer = "no answer" if each["answer"] is None else f"answer {str(each['answer'])[:80]}"
     title = f"sample {number}: {'right' if each['correct'] else 'wrong'} · {answer} ({each['why'].replace('_', ' ')})"
     title += f" · {each['exit']} · {each['tokens']:,} tokens · {each['calls']} calls"
-    return Section(title, parts=turns.get(each["episode"], ()))
+    parts = [*turns.get(each["episode"], ())]
+    if judge := each.get("judge"):
+        title += f" · {mark}: {judge['verdict']}"
+        parts.append(Section(f"{mark}: {judge['verdict']}", judge.get("error", "") + "\n\n" + judge["text"], "quoted"))
+    return Section(title, parts=parts)

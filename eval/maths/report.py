@@ -160,11 +160,12 @@ _METHOD = (
 """Facts that stand in the table, in this order."""
 
 
-def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(what, figure) of the report's head, for table and page."""
+def figure_rows(report: Mapping[str, Any], judged: Sequence[tuple[str, str]] = ()) -> list[tuple[str, str]]:
+    """(what, figure) of the report's head, for table and page. `judged`: a judge's rows, below the rules'."""
     k = report["k"]
     rows: list[tuple[str, str]] = []
-    for title, part in (("", report), ("integer answers only, ", report.get("integer_subset"))):
+    by = "by the rules, " if judged else ""
+    for title, part in ((by, report), (f"{by}integer answers only, ", report.get("integer_subset"))):
         if part is None:
             continue
         if part["avg_at_k"] is None:
@@ -174,10 +175,11 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         span = f"[{_percent(low)}, {_percent(high)}], bootstrap over {part['problems']} problems"
         rows.append((f"{title}avg@{k}", f"{_percent(part['avg_at_k'])} {span}"))
         rows += [(f"{title}pass@{each}", _percent(value)) for each, value in part["pass_at_k"].items()]
+    rows += judged
     for number, run in enumerate(report["runs"]):
         low, high = run["wilson_95"]
         rows.append(
-            (f"run {number}", f"{run['correct']} of {run['graded']} [{_percent(low)}, {_percent(high)}], Wilson")
+            (f"{by}run {number}", f"{run['correct']} of {run['graded']} [{_percent(low)}, {_percent(high)}], Wilson")
         )
     not_scored = report["not_scored"]
     rows += [
@@ -191,16 +193,25 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows + [(fact.replace("_", " "), str(report[fact])) for fact in _METHOD if fact in report]
 
 
-def markdown(report: Mapping[str, Any], name: str) -> str:
+def markdown(report: Mapping[str, Any], name: str, judged: Sequence[tuple[str, str]] = ()) -> str:
     lines = [f"# {name}", "", "| what | figure |", "|---|---|"]
-    lines += [f"| {what} | {figure} |" for what, figure in figure_rows(report)]
-    lines += ["", "| problem | right | answers |", "|---|---|---|"]
+    rows = [(what, " ".join(figure.replace("|", "/").split())) for what, figure in figure_rows(report, judged)]
+    lines += [f"| {what} | {figure} |" for what, figure in rows]
+    lines += ["", f"| problem | {'right by the rules | judged' if judged else 'right'} | answers |"]
+    lines.append("|---|---|---|---|" if judged else "|---|---|---|")
     for problem, found in report["per_problem"].items():
         right = sum(each["correct"] for each in found["samples"])
         answers = Counter(_cell(each["answer"]) for each in found["samples"]).most_common(4)
         shown = ", ".join(f"{answer} × {count}" for answer, count in answers)
-        lines.append(f"| {problem} | {right} of {len(found['samples'])} | {shown} |")
+        verdicts = f" {_verdicts(found['samples'])} |" if judged else ""
+        lines.append(f"| {problem} | {right} of {len(found['samples'])} |{verdicts} {shown} |")
     return "\n".join(lines) + "\n"
+
+
+def _verdicts(samples: Sequence[Mapping[str, Any]]) -> str:
+    """What the judge said of a problem's samples."""
+    counts = Counter(each["judge"]["verdict"] for each in samples if "judge" in each)
+    return ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())) or "not asked"
 
 
 def _percent(value: float) -> str:
