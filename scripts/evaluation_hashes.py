@@ -4,8 +4,8 @@
     .venv/bin/python scripts/evaluation_hashes.py --shared FOLDER      # every list that is shipped, from the data files
 
 Rows: .jsonl(.gz), .json or .csv with the columns of SWE-bench (instance_id, repo, base_commit, problem_statement) or of
-maths sets (id, problem or question or prompt). Files of reports (instance id -> report) give ids alone. A list that is
-there is added to.
+maths sets (id, problem or question or prompt). Files of reports (instance id -> report) give ids alone, trajectories of
+mini-swe-agent (.traj.json) the id and the problem that the agent was told. A list that is there is added to.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from data.atomic import write_atomically
 from data.contamination import FOLDER, hashes_of
 
 PROBLEM = ("problem_statement", "problem", "question", "Problem", "prompt")
+TOLD = re.compile(r"<pr_description>\s*Consider the following PR description:\n(.*?)\n</pr_description>", re.DOTALL)
 IDS = ("instance_id", "id", "Problem ID")
 SHIPPED = {
     "aime2025": ["math/aime2025.jsonl", "math/aime2025.prompted.orig.jsonl"],
@@ -39,6 +41,7 @@ SHIPPED = {
         "swe/verified_mini50.jsonl",
         "swe/verified500_preds_gemini3pro.jsonl.gz",
         "swe/verified500_reports_gemini3pro.jsonl.gz",
+        "trajectories/*.traj.json.gz",
     ],
     "swebench-dev": ["swe/sweagent_swe-bench-dev-easy.json"],
 }
@@ -51,8 +54,18 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from csv.DictReader(io.StringIO(text))
     elif ".jsonl" in path.suffixes:
         yield from (json.loads(line) for line in text.splitlines() if line.strip())
+    elif ".traj" in path.suffixes:
+        yield told(json.loads(text))
     else:
         yield from json.loads(text)
+
+
+def told(trajectory: dict[str, Any]) -> dict[str, Any]:
+    """Of a mini-swe-agent trajectory: its instance, and the problem as its first message has it."""
+    first = next((one["content"] for one in trajectory["messages"] if one["role"] == "user"), "")
+    text = first if isinstance(first, str) else "".join(part.get("text", "") for part in first)
+    found = TOLD.search(text)
+    return {"instance_id": trajectory["instance_id"], "problem_statement": found[1] if found else ""}
 
 
 def hashes(row: dict[str, Any]) -> Iterable[str]:
@@ -99,7 +112,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.shared:
         for name, files in SHIPPED.items():
-            write(name, [given.shared / file for file in files])
+            write(name, [path for file in files for path in sorted(given.shared.glob(file))])
     if given.name:
         write(given.name, given.files)
     if not given.shared and not given.name:

@@ -163,3 +163,13 @@ def test_a_native_log_of_a_benchmark_row_is_refused() -> None:
     one = episode(1)
     mine = dataclasses.replace(one, identity=dataclasses.replace(one.identity, task_id=row["instance_id"]))
     assert "swebench-verified" in training_refusal(mine)
+
+
+def test_problems_that_only_a_trajectory_holds_are_known_too() -> None:
+    """pylint__6528 is none of the 50 rows at hand: its text is known from what an agent was told."""
+    with gzip.open(need_shared("trajectories", "pylint-dev__pylint-6528.traj.json.gz"), "rt", encoding="utf-8") as file:
+        prompt = json.load(file)["messages"][1]["content"]
+    told = prompt if isinstance(prompt, str) else prompt[0]["text"]
+    problem = told.partition("description:\n")[2].partition("\n</pr_description>")[0]
+    assert len(problem) > 200
+    assert evaluation_set("renamed", "swe", {"problem_statement": problem.upper()}) == ("swebench-verified", "problem")
