@@ -139,6 +139,8 @@ def environment(settings: LaunchSettings, base: Mapping[str, str] | None = None)
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound to cores that others use: 2 to 10 tokens per second
             "OMP_NUM_THREADS": str(settings.threads),
             "VLLM_CPU_KVCACHE_SPACE": str(settings.cache_gib),
+            # A machine that swaps, or is put to sleep, for five minutes must not cost the engine (seen at load 38).
+            "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600",
         }
     if settings.gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpus)
