@@ -17,7 +17,7 @@ Json_ = Annotated[bool, typer.Option("--json", help="Facts as JSON.")]
 
 
 def _overrides(given: list[str] | None, tasks: str | None, episodes: int | None = None) -> list[str]:
-    return [*(given or []), *own_tasks(tasks), *([] if episodes is None else [f"rollout.episodes={episodes}"])]
+    return [*own_tasks(tasks), *(given or []), *([] if episodes is None else [f"rollout.episodes={episodes}"])]
 
 
 @app.command(epilog=example("sao images plan --tasks rows.jsonl", "sao images plan --episodes 500 --sample -1 --json"))
@@ -70,18 +70,40 @@ def list_(config: Config_ = "demo", overrides: Set_ = None, as_json: Json_ = Fal
     list_images(load_config(config, overrides or []), console(plain), as_json=as_json)
 
 
-@app.command(epilog=example("sao images prune --budget 200 --dry-run", "sao images prune --everything"))
+@app.command(
+    epilog=example(
+        "sao images prune --budget 200 --dry-run",
+        "sao images prune --everything",
+        "sao images prune --made",
+        "sao images prune --made sao-real/parse-hyphen",
+    )
+)
 def prune(
+    names: Annotated[Optional[list[str]], typer.Argument(help="With --made: only these.")] = None,  # noqa: UP045
     config: Config_ = "demo",
     overrides: Set_ = None,
     budget: Annotated[Optional[float], typer.Option(help="GiB that all images may take.", min=0.001)] = None,  # noqa: UP045
     everything: Annotated[bool, typer.Option("--everything", help="All that may go, whatever the limits.")] = False,
+    made: Annotated[
+        bool, typer.Option("--made", help="Instead: all that was made here (real tasks, the toy row) and is not used.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     plain: Plain_ = False,
 ) -> None:
     """Remove images that sao pulled and nothing uses, the least recently used first, until the limits hold."""
+    if names and not made:
+        raise typer.BadParameter("names go with --made: what was pulled goes by when it was used")
     from sao.config import load_config
     from sao.images import prune_images
 
     chosen = [*(overrides or []), *([] if budget is None else [f"images.budget_gib={budget}"])]
-    raise typer.Exit(prune_images(load_config(config, chosen), console(plain), everything=everything, dry_run=dry_run))
+    raise typer.Exit(
+        prune_images(
+            load_config(config, chosen),
+            console(plain),
+            everything=everything,
+            dry_run=dry_run,
+            made=made,
+            names=names or (),
+        )
+    )

@@ -1,7 +1,7 @@
 """`sao images`: what a run needs, fetching it, what is here, making room.
 
 Promises: `plan` changes nothing; `pull` takes up where it was stopped; `prune` removes only images that this user's
-runs pulled and nothing uses.
+runs pulled, or (`--made`) that were made here, and that nothing uses.
 """
 
 from __future__ import annotations
@@ -254,12 +254,14 @@ def _ago(image: Image) -> str:
     return f"{hours / 24:.1f} d ago" if hours >= 48 else f"{hours:.1f} h ago"
 
 
-def prune_images(config: Config, console: Console, *, everything: bool, dry_run: bool) -> int:
-    """Exit code 1 when the limits do not hold afterwards."""
+def prune_images(
+    config: Config, console: Console, *, everything: bool, dry_run: bool, made: bool = False, names: Sequence[str] = ()
+) -> int:
+    """Exit code 1 when the limits do not hold afterwards. `made`: those made here instead, of `names` if any."""
 
     async def work() -> tuple[list[Image], Usage]:
         async with _open(config) as store:
-            return await store.prune(everything=everything, dry_run=dry_run)
+            return await store.prune(everything=everything, dry_run=dry_run, made=made, names=names)
 
     gone, usage = asyncio.run(work())
     for image in gone:
@@ -271,7 +273,7 @@ def prune_images(config: Config, console: Console, *, everything: bool, dry_run:
         f"{len(gone)} images {'would go' if dry_run else 'removed'}; layers take {gib(usage.layers_bytes)}, "
         f"{gib(usage.free_bytes)} free"
     )
-    if over > 0 and not dry_run:
+    if over > 0 and not dry_run and not made:
         console.print(
             f"[yellow]still {gib(over)} over images.budget_gib or images.keep_free_gib: nothing else may go[/]"
         )

@@ -1,8 +1,9 @@
 """What images take on the engine's disk, and which of them may go.
 
 Promises: an image is up for removal only when this user's runs pulled it, it still is what they pulled, no container
-uses it, no living process is about to, and nobody gave it another name; the least recently used goes first. Removal is
-never forced: the engine itself refuses for an image that a container began to use in the meantime.
+uses it, no living process is about to, and nobody gave it another name; the least recently used goes first. Images that
+were made here (their label says so) never make room by themselves, as no registry has them: they go when asked for.
+Removal is never forced: the engine itself refuses for an image that a container began to use in the meantime.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envs.images.ledger import Entry, Ledger
+from envs.images.names import MADE_HERE
 from envs.images.settings import ImageSettings
+from envs.sandbox.contract import SandboxSpec
+from envs.sandbox.docker_survey import RUN
 
 log = logging.getLogger(__name__)
+_BASE = SandboxSpec().image.removesuffix(":latest")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Image:
     """Set where this user's runs pulled it."""
     kept: str
     """Why it may not be removed; empty when it may."""
+    made: bool = False
+    """Made here (`envs.images.local`), and nothing uses it: goes when asked for."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,22 @@ def usage(api: Any, ledger: Ledger, root: str) -> Usage:
     images = []
     for record in facts.get("Images") or []:
         tags = [tag for tag in record.get("RepoTags") or [] if not tag.startswith("<none>")]
+        labels = record.get("Labels") or {}
         digests = [digest for digest in record.get("RepoDigests") or [] if digest in entries]
         for name in [*tags, *digests] or [record["Id"]]:
             entry, count = entries.get(name), using.get(record["Id"], 0)
             others = [tag for tag in tags if tag != name and tag not in entries]
-            kept = ""
+            kept, made = "", False
             if count:
                 kept = f"{count} containers use it"
             elif name in leased:
                 kept = "about to be used"
+            elif MADE_HERE in labels:
+                kept, made = "made here (prune --made)", True
+            elif RUN in labels:
+                kept = "a run's prepared state (sao sandbox gc)"
+            elif name.removesuffix(":latest") == _BASE:
+                kept = "the base image of sandboxes"
             elif entry is None:
                 kept = "not pulled by sao"
             elif entry.image_id != record["Id"]:
@@ -86,7 +100,7 @@ def usage(api: Any, ledger: Ledger, root: str) -> Usage:
             elif others:
                 kept = f"also named {others[0]}"
             size, shared = int(record["Size"]), max(0, int(record.get("SharedSize") or 0))
-            images.append(Image(name, record["Id"], size, size - shared, count, entry, kept))
+            images.append(Image(name, record["Id"], size, size - shared, count, entry, kept, made))
     images.sort(key=lambda image: (image.entry.last_used if image.entry else float("inf"), image.name))
     visible = Path(root)
     free = shutil.disk_usage(visible).free if root and visible.is_dir() else None
@@ -109,6 +123,17 @@ def make_room(
             removed.append(victims[0])
         else:
             refused.add(victims[0].name)
+
+
+def named(image: Image, names: Collection[str]) -> bool:
+    """Whether `image` is one of `names`; with none everything is."""
+    return not names or bool({image.name, image.name.removesuffix(":latest")} & set(names))
+
+
+def remove_made(api: Any, ledger: Ledger, root: str, names: Collection[str]) -> tuple[list[Image], Usage]:
+    """Remove what was made here, of `names` where some are given; what was removed, and the usage then. Blocking."""
+    chosen = [image for image in usage(api, ledger, root).images if image.made and named(image, names)]
+    return [image for image in chosen if remove(api, ledger, image)], usage(api, ledger, root)
 
 
 def remove(api: Any, ledger: Ledger, image: Image) -> bool:

@@ -19,13 +19,13 @@ from typing import Any
 
 from data.tarball import Member, pack
 from data.task import TaskError
+from envs.images.names import MADE_HERE
 from envs.sandbox.contract import ImageMissing, StartFailed
 from envs.swe.row import BASE_IMAGE
 
 TESTBED = "/testbed"
 LIBRARY = "usr/lib/python3/dist-packages"
 """Where every Debian's python3 looks, whatever its minor version."""
-_PARTS = "sao.local-image"
 _LAYOUT = 1
 """Version of what is put into an image; a new one makes every image anew."""
 
@@ -56,11 +56,11 @@ def make_task_image(
         parts.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())
     digest = parts.hexdigest()
     try:
-        if (api.inspect_image(name)["Config"].get("Labels") or {}).get(_PARTS) == digest:
+        if (api.inspect_image(name)["Config"].get("Labels") or {}).get(MADE_HERE) == digest:
             return name
     except docker.errors.ImageNotFound:
         pass
-    lines = f"FROM {parent}\nADD layer.tar /\nLABEL {_PARTS}={digest}\nWORKDIR {TESTBED}\n"
+    lines = f"FROM {parent}\nADD layer.tar /\nLABEL {MADE_HERE}={digest}\nWORKDIR {TESTBED}\n"
     with tempfile.TemporaryDirectory(prefix="sao-image-") as folder:
         layer = pack([*_layout(), *_library(files), *_repository(repository, base_commit, Path(folder) / "testbed")])
     context = pack([Member(b"Dockerfile", lines.encode()), Member(b"layer.tar", layer)])

@@ -13,8 +13,14 @@ from dataclasses import dataclass, replace
 from envs.images.faults import ImageRefused
 
 HUB = "docker.io"
-HOME_MADE = {"sao-base": "scripts/base-image.sh makes it (make image)"}
-"""Repositories without a registry that are made here -> the way to them."""
+HOME_MADE = {
+    "sao-base": "scripts/base-image.sh makes it (make image)",
+    "sao-real/": "scripts/real_task.py makes it",
+}
+"""Repositories (all below a folder) without a registry that are made here -> the way to them."""
+
+MADE_HERE = "sao.local-image"
+"""Label of images that `envs.images.local` made."""
 
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
@@ -66,7 +72,10 @@ class ImageName:
     @property
     def home_made(self) -> str:
         """How to make an image that comes from no registry; empty for all others."""
-        return HOME_MADE.get(self.repository.removeprefix("library/"), "") if self.registry == HUB else ""
+        name = self.repository.removeprefix("library/")
+        if self.registry != HUB:
+            return ""
+        return HOME_MADE.get(name) or HOME_MADE.get(name.partition("/")[0] + "/", "")
 
     def __str__(self) -> str:
         """As the engine lists it."""

@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -285,10 +285,18 @@ class ImageStore:
         ledger, _, root = await self.open()
         return await self._call(lambda api: disk.usage(api, ledger, root))
 
-    async def prune(self, *, everything: bool = False, dry_run: bool = False) -> tuple[list[Image], Usage]:
-        """Remove images until budget and free space hold, or (`everything`) all that may go. Returns them and the usage
-        before (`dry_run`) or after."""
+    async def prune(
+        self, *, everything: bool = False, dry_run: bool = False, made: bool = False, names: Collection[str] = ()
+    ) -> tuple[list[Image], Usage]:
+        """Remove images until budget and free space hold, or (`everything`) all that may go, or (`made`) those made
+        here, of `names` where some are given. Returns them and the usage before (`dry_run`) or after."""
         ledger, _, root = await self.open()
+        if made and dry_run:
+            now = await self.usage()
+            return [image for image in now.images if image.made and disk.named(image, names)], now
+        if made:
+            async with self._room:
+                return await self._call(lambda api: disk.remove_made(api, ledger, root, names))
         settings = dataclasses.replace(self.settings, budget_bytes=1) if everything else self.settings
         if not dry_run:
             async with self._room:

@@ -255,6 +255,10 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
     assert all(re.search(r": \d [+-] \d =$", task.row["problem"]) for task in short)
     (lenient,) = load_tasks("reasoning-gym:chain_sum?grading=last_integer", "train", limit=1)
     assert read_maths_row(lenient).grading == "last_integer"
+    mixed = load_tasks("reasoning-gym:decimal_chain_sum", "train", limit=3)
+    assert {read_maths_row(task).grading for task in mixed} == {"symbolic"}
+    (asked,) = load_tasks("reasoning-gym:gcd?grading=symbolic", "train", limit=1)
+    assert read_maths_row(asked).grading == "symbolic"
     for words, arguments in (
         ("write reasoning-gym:<task>", ("reasoning-gym:nothing", "train")),
         ("it has train, heldout", ("reasoning-gym:gcd", "test")),
@@ -264,6 +268,9 @@ def test_reasoning_gym_is_generated_alike_and_apart() -> None:
         ("option=value", ("reasoning-gym:chain_sum?max_terms", "train")),
         ("refuses its options", ("reasoning-gym:chain_sum?max_terms=many", "train")),
         ("leave tasks.path empty", ("reasoning-gym:gcd", "train", "x.jsonl")),
+        ("no integer, so grading=last_integer", ("reasoning-gym:decimal_chain_sum?grading=last_integer", "train")),
+        ("no integer, so grading=integer", ("reasoning-gym:decimal_chain_sum?grading=integer", "train")),
+        ("grading is 'word'", ("reasoning-gym:gcd?grading=word", "train")),
     ):
         with pytest.raises(TaskError, match=words):
             load_tasks(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None, limit=3)

@@ -89,7 +89,8 @@ def test_a_mirror_serves_docker_hub_only() -> None:
 
 def test_the_base_image_is_never_asked_of_a_registry() -> None:
     assert "base-image.sh" in ImageName.parse("sao-base:latest").home_made
-    for text in ("other/sao-base", "ghcr.io/sao-base", "python"):
+    assert "real_task.py" in ImageName.parse("sao-real/parse-hyphen").home_made
+    for text in ("other/sao-base", "ghcr.io/sao-base", "python", "sao-realm/x", "ghcr.io/sao-real/x"):
         assert not ImageName.parse(text).home_made
 
 

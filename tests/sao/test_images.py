@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from data.task import Task
 from envs.images import ImageFault
+from envs.images.names import MADE_HERE
 from envs.sandbox.docker_engine import connect
-from sao.cli import app
 from sao.config import load_config
 from sao.images import fetch_for_run, images_of
 from tests.envs.fake_registry import FakeRegistry, Fault
 from tests.envs.swe_support import tiny_task
+from tests.sao.command import tried
+
+
+def sao(*words: str) -> tuple[int, str]:
+    return tried("images", *words)
+
 
 pytestmark = pytest.mark.docker
 
@@ -45,11 +53,40 @@ def rows(tmp_path: Path, *images: str) -> Path:
     return file
 
 
-def sao(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["images", *words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+@pytest.fixture
+def made_here() -> Iterator[str]:
+    """A second name of the base image, labelled as one that was made here."""
+    name = f"sao-real/test-{time.time_ns()}:latest"
+    text = f"FROM sao-base\nLABEL {MADE_HERE}=x\n".encode()
+    with connect() as engine:
+        for event in engine.api().build(fileobj=io.BytesIO(text), tag=name, decode=True, rm=True):
+            assert "error" not in event, event
+        yield name
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            engine.api().remove_image(name, force=True)
+
+
+def test_what_was_made_here_is_listed_and_goes_when_asked(made_here: str) -> None:
+    def kept() -> str:
+        listed = {one["image"]: one["kept_because"] for one in json.loads(sao("ls", "--json")[1])["images"]}
+        assert listed["sao-base:latest"] == "the base image of sandboxes"
+        return listed.get(made_here, "gone")
+
+    assert kept() == "made here (prune --made)"
+    assert made_here not in sao("prune", "--everything", "--dry-run", "--plain")[1]
+    short = made_here.removesuffix(":latest")
+    with connect() as engine:
+        box = engine.api().create_container(made_here, "true")["Id"]
+        try:
+            assert kept() == "1 containers use it"
+            assert "0 images removed" in sao("prune", "--made", short, "--plain")[1]
+        finally:
+            engine.api().remove_container(box)
+    code, text = sao("prune", "--made", "--dry-run", "--plain")
+    assert (code, f"would remove {made_here}" in text, kept()) == (0, True, "made here (prune --made)")
+    code, text = sao("prune", "--made", short, "--plain")
+    assert (code, "1 images removed" in text, kept()) == (0, True, "gone")
+    assert sao("prune", short)[0] == 2
 
 
 def test_plan_pull_list_prune(tmp_path: Path, registry: FakeRegistry) -> None:
