@@ -3,7 +3,8 @@
 Promises: "reasoning-gym:<task>" with a split and a number is always the same task (one version of the package); no two
 splits share a seed; a generator whose answers are no numbers is refused, since our graders could not judge them. The
 generator's own options follow the task: "reasoning-gym:chain_sum?max_terms=3&max_digits=1"; so does
-`grading=last_integer`, for models too small to box an answer.
+`grading=last_integer`, for models too small to box an answer. Without it integers are graded as integers and other
+numbers by math-verify; a grading that was asked for is that of every task, or the set is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 from typing import Any
 from urllib.parse import parse_qsl
 
-from data.maths_rows import maths_task
+from data.maths_rows import Grading, maths_task
 from data.task import Task, TaskError
 
 SPLITS = ("train", "heldout")
@@ -83,10 +84,17 @@ def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -
             f"{name}, task {number}: its answer {answer[:60]!r} is no number, and only numbers can be graded here. "
             "Choose another task, for example reasoning-gym:chain_sum, gcd, lcm or basic_arithmetic"
         )
+    integer = _INTEGER.fullmatch(answer) is not None
+    if grading not in (None, Grading.SYMBOLIC) and not integer:
+        raise TaskError(
+            f"{name}, task {number}: its answer {answer[:60]!r} is no integer, so grading={grading} would never find it "
+            "right. Leave the grading out (other numbers are then graded symbolically), or choose options or a task "
+            "whose answers are integers"
+        )
     row = {
         "id": f"{name}/{split}/{number:06d}",
         "problem": _INSTRUCTION.sub("", str(entry["question"])).strip(),
         "answer": answer,
-        "grading": (grading or "integer") if _INTEGER.fullmatch(answer) else "symbolic",
+        "grading": grading or str(Grading.INTEGER if integer else Grading.SYMBOLIC),
     }
     return maths_task(row, number, split=split, source=name, base_dir="")

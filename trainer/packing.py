@@ -192,6 +192,17 @@ def pack_ends(trajectories: Sequence[Trajectory], axis: ActionAxis, token_budget
     return _rows(cut, ends, reads, [np.array([i]) for i in chosen], token_budget, axis.tokens.device)
 
 
+def rows_within(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Numbers of rows that go together: rows * longest <= token_budget, longest first. A longer row is alone."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    groups: list[list[int]] = []
+    while order:
+        count = max(1, token_budget // lengths[order[0]])
+        groups.append(order[:count])
+        order = order[count:]
+    return groups
+
+
 def _rows(
     trajectories: Sequence[Trajectory],
     ends: Sequence[int],
@@ -200,12 +211,9 @@ def _rows(
     token_budget: int,
     device: torch.device,
 ) -> list[MicroBatch]:
-    order = sorted(range(len(trajectories)), key=lambda i: (-ends[i], i))
     micro: list[MicroBatch] = []
-    while order:
-        longest = ends[order[0]]
-        count = max(1, token_budget // longest)
-        chosen, order = order[:count], order[count:]
+    for chosen in rows_within(ends, token_budget):
+        longest = ends[chosen[0]]
         tokens = np.zeros((len(chosen), longest), dtype=np.int64)
         for row, i in enumerate(chosen):
             tokens[row, : ends[i]] = trajectories[i].tokens[: ends[i]]

@@ -1,14 +1,17 @@
-"""Supervised fine-tuning of any Hugging Face causal LM on demonstrations of the tool protocol (`sao sft`).
+"""Supervised fine-tuning of any Hugging Face causal LM in its own chat format (`sao sft`): on demonstrations of the
+tool protocol, or on conversations.
 
-    python -m trainer.sft --model FOLDER --out runs/sft --tasks micro-swe --steps 6000
+    sao sft --model FOLDER --out runs/sft --tasks micro-swe --steps 6000
+    sao sft --model FOLDER --out runs/chat --chats smoltalk --steps 2000
 
     out/  metrics.jsonl · checkpoints/s000500/ · model/ (model, tokenizer, manifest.json)
 
 Promises:
-* the loss is the mean over *all action tokens of the batch*; prompt, observations and padding have no gradient;
+* the loss is the mean over *all action tokens of the batch*, in however many parts it is computed; prompt, observations
+  and padding have no gradient;
 * dropout is an error, not a setting; weights and optimizer are fp32 (bf16 arithmetic on a GPU);
-* same settings, thread count and machine kind: same weights; a killed run goes on from its last checkpoint to the very
-  weights of an undisturbed one (no scheduler, no random state: batch n and rate n are functions of n);
+* same settings, data, thread count and machine kind: same weights; a killed run goes on from its last checkpoint to the
+  very weights of an undisturbed one (no scheduler, no random state: batch n and rate n are functions of n);
 * safetensors and JSON only; model/ is there whole or not at all, with hashes of base model, tokenizer and data.
 """
 
@@ -17,19 +20,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from agent.presets import load_preset
-from agent.renderers.choose import renderer_for
 from agent.tokenizer import Tokenizer, load_tokenizer
-from trainer.config import OptimizerConfig, Settings
-from trainer.demonstrations import Demonstration, Demonstrator, micro_swe_demonstrations
 from trainer.folders import new_folder, sha256, sweep
 from trainer.logprobs import body_of, check_head, chunk_rows, head_of, hidden_states, weighted_logprobs
 from trainer.optim import (
@@ -39,68 +37,21 @@ from trainer.optim import (
     clipped_step,
     set_rate,
     trainable,
-    warmed_rate,
 )
-from trainer.sft_batches import Batch, BatchStream, collate, data_hash
+from trainer.sft_batches import Batch, BatchStream, collate
+from trainer.sft_config import SftConfig, rate_at
+from trainer.sft_data import SftData, data_of, progress_bar
 from trainer.sft_state import load_state, newest_state, save_state
 
 FORMAT = "sao-sft/1"
-_HASHED = 256
-"""Demonstrations that stand for the data in its hash."""
 
 
-class SftConfig(Settings):
-    model: Path
-    """Folder of the base model: config.json, safetensors, fast tokenizer with a chat template."""
-    out: Path
-    """Run folder. An unfinished run there goes on from its last checkpoint."""
-    tasks: Literal["micro-swe"] = "micro-swe"
-    """Task set that demonstrations are written for: needs a known bug place and candidate fixes."""
-    train_tasks: int = Field(32768, ge=1)
-    """Tasks of the train split that demonstrations are drawn from."""
-    preset: str = "demo"
-    """Agent preset: prompt, tools, limits. Use the same for rollouts."""
-    drill_share: float = Field(0.4, ge=0, le=1)
-    """Share of copying drills (trainer/drills.py) among the demonstrations."""
-    drill_lists: bool = True
-    """Drills may also change the order of an argument list."""
-    steps: int = Field(6000, ge=1)
-    batch: int = Field(8, ge=1)
-    """Demonstrations of one optimizer step."""
-    optimizer: OptimizerConfig = OptimizerConfig(
-        learning_rate=1.5e-3, max_grad_norm=1.0, warmup_steps=100, weight_decay=0.01
-    )
-    decay_share: float = Field(0.4, ge=0, le=1)
-    """Last share of the steps, over which the rate falls linearly to a twentieth."""
-    seed: int = Field(0, ge=0)
-    threads: int = Field(1, ge=1)
-    """CPU threads."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_every: int = Field(500, ge=1)
-    """Steps between two checkpoints and two held-out measurements."""
-    log_every: int = Field(20, ge=1)
-    """Steps averaged in one line of metrics.jsonl."""
-    measure_tasks: int = Field(64, ge=1)
-    """Tasks of each held-out measurement."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.model.resolve() == self.out.resolve():
-            raise ValueError(f"out {self.out} is the base model's folder: name another one")
-        return self
-
-
-def rate_at(config: SftConfig, step: int) -> float:
-    """Rate of the update after `step` earlier ones: warm-up, constant, linear to 5 %."""
-    left = (config.steps - step) / max(config.steps * config.decay_share, 1e-9)
-    return warmed_rate(config.optimizer, step) * max(0.05, min(1.0, left))
-
-
-def sft_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(mean negative log-probability over the batch's action tokens, log-probabilities [K] without gradient)."""
+def sft_loss(model: nn.Module, batch: Batch, denominator: int | None = None) -> tuple[Tensor, Tensor]:
+    """(sum of the negative log-probabilities of the batch's action tokens / denominator, log-probabilities [K] without
+    gradient). `denominator`: action tokens of the whole batch where this is a part of it."""
     hidden = hidden_states(body_of(model), batch.tokens)[:, :-1][batch.predicts]
     weight, bias = head_of(model)
-    share = 1.0 / len(hidden)
+    share = 1.0 / (denominator or len(hidden))
     loss, logprobs = weighted_logprobs(
         hidden, weight, batch.targets, lambda values, _: torch.full_like(values, share), bias
     )
@@ -108,53 +59,61 @@ def sft_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def teacher_forced(model: nn.Module, batch: Batch) -> dict[str, float]:
-    """Greedy agreement with the demonstrations: share of action tokens, and of episodes in which every token that is
-    no guess is right (`protocol_exact`)."""
-    hidden = hidden_states(body_of(model), batch.tokens)[:, :-1]
+def teacher_forced(model: nn.Module, *parts: Batch) -> dict[str, float]:
+    """Over all parts together: mean loss of the action tokens, and greedy agreement: share of action tokens (guesses
+    left out), and of rows in which every token that is no guess is right (`protocol_exact`)."""
     weight, bias = head_of(model)
-    rows = hidden[batch.predicts].split(chunk_rows(weight, 1 << 24))
-    best = torch.cat([(part @ weight.T.to(part.dtype) + (0 if bias is None else bias)).argmax(-1) for part in rows])
-    right = torch.ones_like(batch.predicts)
-    right[batch.predicts] = best == batch.targets
-    exact = (right | batch.free).all(dim=1)
+    loss, tokens, right_tokens, asked, exact, rows = 0.0, 0, 0, 0, 0, 0
+    for batch in parts:
+        hidden = hidden_states(body_of(model), batch.tokens)[:, :-1]
+        best, logprobs = [], []
+        size = chunk_rows(weight, 1 << 24)
+        for part, targets in zip(hidden[batch.predicts].split(size), batch.targets.split(size), strict=True):
+            logits = part @ weight.T.to(part.dtype) + (0 if bias is None else bias)
+            best.append(logits.argmax(-1))
+            logprobs.append(logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1))
+        right = torch.ones_like(batch.predicts)
+        right[batch.predicts] = torch.cat(best) == batch.targets
+        known = batch.predicts & ~batch.free
+        loss -= float(torch.cat(logprobs).double().sum())
+        tokens += batch.learned
+        right_tokens, asked = right_tokens + int(right[known].sum()), asked + int(known.sum())
+        exact, rows = exact + int((right | batch.free).all(dim=1).sum()), rows + len(right)
     return {
-        "token_accuracy": float(right[batch.predicts & ~batch.free].float().mean()),
-        "protocol_exact": float(exact.float().mean()),
+        "loss": loss / tokens if tokens else float("nan"),
+        "token_accuracy": right_tokens / asked if asked else float("nan"),
+        "protocol_exact": exact / rows,
     }
 
 
 def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path:
-    """Train; returns the finished model's folder. Raises TrainingSetupError, FolderError, ModelRefused."""
+    """Train; returns the finished model's folder. Raises TrainingSetupError, FolderError, ModelRefused, and what
+    `data_of` raises."""
     finished = config.out / "model"
     if finished.exists():
         raise TrainingSetupError(f"{finished} exists: this run is finished. Use it, or name another --out")
     torch.set_num_threads(config.threads)
     tokenizer = load_tokenizer(config.model)
+    data = data_of(config, tokenizer, _positions(config.model))
+    report(data.said)
     model, device = _load(config)
-    preset = load_preset(config.preset)
-    demonstrator = Demonstrator(renderer_for(tokenizer, thinking=preset.thinking), preset)
-    make = micro_swe_demonstrations(
-        demonstrator,
-        split="train",
-        tasks=config.train_tasks,
-        seed=config.seed,
-        drill_share=config.drill_share,
-        drill_lists=config.drill_lists,
-    )
-    measured = {split: _measured(demonstrator, split, config).to(device) for split in ("train", "heldout")}
+    measured = {
+        name: [part.to(device) for part in collate(shown).parts(config.token_budget)]
+        for name, shown in data.measured.items()
+    }
     optimizer = build_optimizer(model, config.optimizer)
-    settings = _settings(config, tokenizer)
+    settings = _settings(config, tokenizer, data)
     config.out.mkdir(parents=True, exist_ok=True)
     sweep(config.out)
-    states = config.out / "checkpoints"
+    states = states_folder(config)
     found = newest_state(states)
     step = load_state(found, model, optimizer, settings) if found else 0
     if step:
         report(f"going on from {found}, step {step} of {config.steps}")
-    stream = BatchStream(make, config.batch, config.seed)
-    _train(config, model, optimizer, stream, measured, step, device, settings)
-    _finish(config, model, tokenizer, make, measured)
+    stream = BatchStream(data.make, config.batch, config.seed)
+    scores = _train(config, model, optimizer, stream, measured, step, device, settings) or _measure(model, measured)
+    report(", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
+    _finish(config, model, tokenizer, data, scores)
     shutil.rmtree(states, ignore_errors=True)
     return finished
 
@@ -164,27 +123,43 @@ def _train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     stream: BatchStream,
-    measured: Mapping[str, Batch],
+    measured: Mapping[str, Sequence[Batch]],
     step: int,
     device: torch.device,
     settings: str,
-) -> None:
+) -> dict[str, float]:
+    """The last measurement; empty where no step was left to do."""
     model.train()
     check_dropout_off(model)
     losses: list[float] = []
+    scores: dict[str, float] = {}
     tokens, since = 0, time.monotonic()
-    with _progress() as progress, (config.out / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+    with progress_bar() as progress, (config.out / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
         bar = progress.add_task("sft", total=config.steps, completed=step, note="")
+
+        def write(line: Mapping[str, Any]) -> None:
+            metrics.write(json.dumps(line) + "\n")
+            metrics.flush()
+            shown = {key: line[key] for key in ("loss", "heldout/loss", "heldout/protocol_exact") if key in line}
+            progress.update(bar, note="  ".join(f"{key} {value:.3f}" for key, value in shown.items()))
+
+        if step == 0:
+            model.eval()
+            write({"step": 0, **_measure(model, measured)})
+            model.train()
+            since = time.monotonic()
         while step < config.steps:
-            batch = stream[step].to(device)
+            batch = stream[step]
             set_rate(optimizer, rate_at(config, step))
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                loss, _ = sft_loss(model, batch)
-            loss.backward()
+            losses.append(0.0)
+            for part in batch.parts(config.token_budget):
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    loss, _ = sft_loss(model, part.to(device), batch.learned)
+                loss.backward()
+                losses[-1] += float(loss.detach())
             norm = clipped_step(model, optimizer, config.optimizer.max_grad_norm)
             step += 1
             tokens += batch.real_tokens
-            losses.append(float(loss.detach()))
             line: dict[str, Any] = {}
             if step % config.log_every == 0 or step == config.steps:
                 seconds, now = time.monotonic() - since, time.monotonic()
@@ -198,17 +173,16 @@ def _train(
                 losses, tokens, since = [], 0, now
             if step % config.checkpoint_every == 0 or step == config.steps:
                 model.eval()
-                line = {"step": step, **line, **_measure(model, measured)}
+                scores = _measure(model, measured)
+                line = {"step": step, **line, **scores}
                 model.train()
                 save_state(states_folder(config) / f"s{step:06d}", model, optimizer, step, settings)
                 since = time.monotonic()
             if line:
-                metrics.write(json.dumps(line) + "\n")
-                metrics.flush()
-                shown = {key: line[key] for key in ("loss", "heldout/protocol_exact") if key in line}
-                progress.update(bar, note="  ".join(f"{key} {value:.3f}" for key, value in shown.items()))
+                write(line)
             progress.update(bar, completed=step)
     model.eval()
+    return scores
 
 
 def states_folder(config: SftConfig) -> Path:
@@ -224,30 +198,20 @@ def _load(config: SftConfig) -> tuple[nn.Module, torch.device]:
     return model, device
 
 
-def _measured(demonstrator: Demonstrator, split: str, config: SftConfig) -> Batch:
-    """Tasks that training never sees: the held-out split, and the train templates beyond `train_tasks`."""
-    make = micro_swe_demonstrations(
-        demonstrator,
-        split=split,
-        tasks=config.measure_tasks,
-        offset=config.train_tasks if split == "train" else 0,
-        seed=config.seed + 1,
-    )
-    return collate([make(number) for number in range(config.measure_tasks)])
-
-
-def _measure(model: nn.Module, measured: Mapping[str, Batch]) -> dict[str, float]:
+def _measure(model: nn.Module, measured: Mapping[str, Sequence[Batch]]) -> dict[str, float]:
     return {
         f"{split}/{name}": round(value, 4)
-        for split, batch in measured.items()
-        for name, value in teacher_forced(model, batch).items()
+        for split, parts in measured.items()
+        for name, value in teacher_forced(model, *parts).items()
     }
 
 
-def _settings(config: SftConfig, tokenizer: Tokenizer) -> str:
+def _settings(config: SftConfig, tokenizer: Tokenizer, data: SftData) -> str:
     """Names everything that decides the weights."""
-    chosen = config.model_dump(mode="json", exclude={"out", "model", "checkpoint_every", "log_every", "measure_tasks"})
-    return json.dumps({**chosen, "base": base_hash(config.model), "tokenizer": tokenizer.fingerprint}, sort_keys=True)
+    free = {"out", "model", "checkpoint_every", "log_every", *(() if config.chats else ("measure_tasks",))}
+    chosen = config.model_dump(mode="json", exclude=free)
+    named = {"base": base_hash(config.model), "tokenizer": tokenizer.fingerprint, "data": data.fingerprint}
+    return json.dumps({**chosen, **named}, sort_keys=True)
 
 
 def base_hash(folder: Path) -> str:
@@ -256,22 +220,22 @@ def base_hash(folder: Path) -> str:
     return "-".join(sha256(file)[:16] for file in files)
 
 
-def _finish(
-    config: SftConfig,
-    model: Any,
-    tokenizer: Tokenizer,
-    make: Callable[[int], Demonstration],
-    measured: Mapping[str, Batch],
-) -> None:
+def _positions(folder: Path) -> int | None:
+    """The longest input of the model; None where its configuration does not say."""
+    file = folder / "config.json"
+    found = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings") if file.is_file() else None
+    return int(found) if found else None
+
+
+def _finish(config: SftConfig, model: Any, tokenizer: Tokenizer, data: SftData, scores: Mapping[str, float]) -> None:
     manifest = {
         "format": FORMAT,
-        "settings": config.model_dump(mode="json", exclude={"out", "model"}),
+        "settings": config.model_dump(mode="json", exclude={"out", "model", "chats"}),
         "base_sha256": base_hash(config.model),
         "tokenizer": tokenizer.fingerprint,
-        "data_sha256": data_hash(make, _HASHED),
-        "data_hashed": _HASHED,
+        **data.facts(),
         "parameters": sum(parameter.numel() for parameter in trainable(model)),
-        "teacher_forced": _measure(model, measured),
+        "teacher_forced": scores,
         "torch": torch.__version__,
     }
     with new_folder(config.out / "model", manifest, "sft") as folder:
@@ -279,28 +243,6 @@ def _finish(
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
             if (config.model / name).is_file():
                 shutil.copy2(config.model / name, folder / name)
-
-
-def _progress() -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        refresh_per_second=2,
-    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,14 +1,13 @@
 """Batches of demonstrations: similar lengths together, the same for ever.
 
 Promises: batch n is a pure function of (make, seed, n), so training resumes anywhere; padding is on the right, outside
-every mask; a window's demonstrations are each used once.
+every mask; a window's demonstrations are each used once; the parts of a batch hold each of its rows once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,8 @@ from torch import Tensor
 
 from agent.seeds import derive_seed
 from trainer.demonstrations import Demonstration
+from trainer.folders import content_hash
+from trainer.packing import rows_within
 
 WINDOW = 32
 """Batches drawn together, then cut by length: a window of 256 leaves about 2 % padding where chance leaves 15 %."""
@@ -29,15 +30,38 @@ class Batch:
     tokens: Tensor
     predicts: Tensor
     free: Tensor
-    real_tokens: int
+    lengths: tuple[int, ...]
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.tokens.to(device), self.predicts.to(device), self.free.to(device), self.real_tokens)
+        return Batch(self.tokens.to(device), self.predicts.to(device), self.free.to(device), self.lengths)
+
+    @property
+    def real_tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def learned(self) -> int:
+        """Tokens that are trained on: the denominator."""
+        return int(self.predicts.sum())
 
     @property
     def targets(self) -> Tensor:
         """[K], row by row."""
         return self.tokens[:, 1:][self.predicts]
+
+    def parts(self, token_budget: int) -> list[Batch]:
+        """Itself where it is within the budget; else rows of similar length, padding included within it each, longest
+        first."""
+        if self.tokens.numel() <= token_budget:
+            return [self]
+        return [self._rows(rows) for rows in rows_within(self.lengths, token_budget)]
+
+    def _rows(self, rows: list[int]) -> Batch:
+        lengths = tuple(self.lengths[row] for row in rows)
+        longest = max(lengths)
+        return Batch(
+            self.tokens[rows, :longest], self.predicts[rows, : longest - 1], self.free[rows, : longest - 1], lengths
+        )
 
 
 def collate(demonstrations: Sequence[Demonstration]) -> Batch:
@@ -50,7 +74,7 @@ def collate(demonstrations: Sequence[Demonstration]) -> Batch:
         action[row, : len(one)] = torch.from_numpy(one.action)
         free[row, : len(one)] = torch.from_numpy(one.free)
     # The first token of an episode has nothing before it; it is prompt in any case.
-    return Batch(tokens, action[:, 1:], free[:, 1:], sum(map(len, demonstrations)))
+    return Batch(tokens, action[:, 1:], free[:, 1:], tuple(map(len, demonstrations)))
 
 
 class BatchStream:
@@ -75,9 +99,11 @@ class BatchStream:
 
 def data_hash(make: Callable[[int], Demonstration], count: int) -> str:
     """sha256 over the ids and masks of the first `count` demonstrations: names the data in manifests."""
-    digest = hashlib.sha256()
-    for number in range(count):
-        one = make(number)
-        digest.update(len(one).to_bytes(4, "little"))
-        digest.update(one.tokens.tobytes() + one.action.tobytes())
-    return digest.hexdigest()
+
+    def parts() -> Iterator[bytes]:
+        for number in range(count):
+            one = make(number)
+            yield len(one).to_bytes(4, "little")
+            yield one.tokens.tobytes() + one.action.tobytes()
+
+    return content_hash(parts())

@@ -20,6 +20,7 @@ import numpy as np
 from data.contamination import training_refusal
 from data.trajectory import Status, Trajectory
 from trainer.critic import Critic, freeze, save_critic
+from trainer.folders import content_hash
 from trainer.optim import TrainingSetupError, build_optimizer, check_dropout_off, warmed_rate
 from trainer.packing import action_axis, pack
 from trainer.passes import critic_update, read_values
@@ -164,7 +165,8 @@ def pretrain_value(
             f"{config.gate:g}: nothing was handed over. Use a longer log, more steps or another rate"
         )
     critic.load_state_dict(weights)
-    return ValueResult(best, measured, len(train), len(held), data_hash([*train, *held]))
+    lines = sorted(f"{t.identity.episode_id} {t.outcome.reward}\n" for t in [*train, *held])
+    return ValueResult(best, measured, len(train), len(held), content_hash(line.encode() for line in lines))
 
 
 def _order(count: int, config: ValueConfig) -> list[list[int]]:
@@ -175,13 +177,6 @@ def _order(count: int, config: ValueConfig) -> list[list[int]]:
     while len(flow) < size * config.steps:
         flow += rng.permutation(count).tolist()
     return [flow[step * size : (step + 1) * size] for step in range(config.steps)]
-
-
-def data_hash(trajectories: Iterable[Trajectory]) -> str:
-    digest = hashlib.sha256()
-    for line in sorted(f"{t.identity.episode_id} {t.outcome.reward}" for t in trajectories):
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()
 
 
 def hand_over(

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from agent.demo_model import write_start
@@ -18,8 +20,9 @@ from trainer.config import OptimizerConfig
 from trainer.demonstrations import Demonstration
 from trainer.folders import FolderError, verify
 from trainer.optim import TrainingSetupError
-from trainer.sft import FORMAT, SftConfig, rate_at, run_sft, sft_loss, teacher_forced
+from trainer.sft import FORMAT, run_sft, sft_loss, teacher_forced
 from trainer.sft_batches import WINDOW, BatchStream, collate, data_hash
+from trainer.sft_config import SftConfig, rate_at
 
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, max_grad_norm=1.0, warmup_steps=2)
 
@@ -71,6 +74,43 @@ def test_loss_is_the_mean_over_all_action_tokens(tiny: torch.nn.Module) -> None:
     assert torch.allclose(-logprobs.mean(), by_hand, atol=1e-12)
 
 
+def test_a_batch_in_parts_has_the_same_loss_and_gradient(tiny: torch.nn.Module) -> None:
+    """One denominator: parts of 1, 2 and 3 rows give what the whole gives, whatever their shares of action tokens."""
+    rows = [demonstration(12, (4, 5, 7, 11)), demonstration(5, (3,), start=30), demonstration(9, (2, 8), start=50)]
+    batch = collate(rows)
+
+    def gradient(budget: int) -> tuple[float, torch.Tensor]:
+        tiny.zero_grad()
+        losses = [sft_loss(tiny, part, batch.learned)[0] for part in batch.parts(budget)]
+        for loss in losses:
+            loss.backward()
+        return sum(map(float, losses)), torch.cat([parameter.grad.flatten() for parameter in tiny.parameters()])
+
+    whole, wanted = gradient(36)
+    for budget, count in ((24, 2), (12, 3), (1, 3)):
+        assert len(batch.parts(budget)) == count
+        loss, found = gradient(budget)
+        assert loss == pytest.approx(whole, abs=1e-12)
+        assert torch.allclose(found, wanted, atol=1e-12)
+    one, parts = teacher_forced(tiny, batch), teacher_forced(tiny, *batch.parts(12))
+    assert one == pytest.approx(parts, abs=1e-9)
+    assert one["loss"] == pytest.approx(whole, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(2, 40), st.integers(1, 39)), min_size=1, max_size=12), st.integers(1, 200))
+def test_parts_hold_every_row_once_within_the_budget(sizes: list[tuple[int, int]], budget: int) -> None:
+    rows = [demonstration(size, (action % size,), start=number * 40) for number, (size, action) in enumerate(sizes)]
+    parts = collate(rows).parts(budget)
+    assert sorted(length for part in parts for length in part.lengths) == sorted(map(len, rows))
+    assert all(part.tokens.numel() <= budget or len(part.tokens) == 1 for part in parts)
+    assert sum(part.learned for part in parts) == collate(rows).learned
+    found = sorted(
+        tuple(row[:length].tolist()) for part in parts for row, length in zip(part.tokens, part.lengths, strict=True)
+    )
+    assert found == sorted(tuple(one.tokens.tolist()) for one in rows)
+
+
 def test_gradient_ignores_padding_and_what_follows_the_last_action(tiny: torch.nn.Module) -> None:
     def gradient(*demonstrations: Demonstration) -> torch.Tensor:
         tiny.zero_grad()
@@ -94,17 +134,17 @@ def test_protocol_is_exact_when_only_guesses_differ(tiny: torch.nn.Module) -> No
 
 
 def test_rate_warms_up_stays_and_falls() -> None:
-    settings = SftConfig(
+    chosen = SftConfig(
         model=Path("a"),
         out=Path("b"),
         steps=100,
         decay_share=0.5,
         optimizer=OPTIMIZER.model_copy(update={"warmup_steps": 10}),
     )
-    assert rate_at(settings, 0) == pytest.approx(1e-4)
-    assert rate_at(settings, 9) == rate_at(settings, 50) == pytest.approx(1e-3)
-    assert rate_at(settings, 75) == pytest.approx(5e-4)
-    assert rate_at(settings, 99) == pytest.approx(5e-5)
+    assert rate_at(chosen, 0) == pytest.approx(1e-4)
+    assert rate_at(chosen, 9) == rate_at(chosen, 50) == pytest.approx(1e-3)
+    assert rate_at(chosen, 75) == pytest.approx(5e-4)
+    assert rate_at(chosen, 99) == pytest.approx(5e-5)
 
 
 def test_batches_of_a_window_use_each_demonstration_once_and_hardly_pad() -> None:
@@ -145,8 +185,7 @@ def test_killed_run_ends_with_the_weights_of_an_undisturbed_one(start: Path, tmp
     assert not (killed / "model").exists()
     said: list[str] = []
     finished = run_sft(config(start, killed, steps=6), report=said.append)
-    assert len(said) == 1
-    assert "step 2 of 6" in said[0]
+    assert sum("step 2 of 6" in line for line in said) == 1
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (finished, undisturbed))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert verify(finished, FORMAT)["settings"]["steps"] == 6

@@ -1,0 +1,273 @@
+"""Conversations become training examples: the ids of an episode, the assistant's tokens alone, nothing lost unsaid."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.demo_model import write_start
+from agent.engines.scripted import ScriptedPolicy
+from agent.presets import load_preset
+from agent.renderers.template import RendererRefused
+from agent.token_dialogue import TokenDialogue
+from data.contamination import EvaluationTask
+from data.task import TaskError
+from data.trajectory import ExitReason, Identity, Outcome, Status
+from tests.agent.families import any_renderer as made
+from tests.agent.families import every
+from trainer.chats import Counts, prepare_chats, read_chats, write_chat
+from trainer.config import OptimizerConfig
+from trainer.folders import FolderError, verify
+from trainer.optim import TrainingSetupError
+from trainer.sft import FORMAT, run_sft
+from trainer.sft_config import SftConfig
+
+any_renderer = functools.cache(made)
+QUIET = settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Every family but the one whose template does not follow user messages by appending.
+FOLLOWED = [one for one in every() if one.id != "qwen3.5"]
+PIECES = ["<|im_end|>", "<|eot_id|>", "<|return|>", "<｜Assistant｜>", "\n", "é", "<tool_call>", "{"]
+TEXT = st.lists(st.sampled_from(PIECES) | st.text(min_size=1, max_size=6), min_size=1, max_size=4).map("".join)
+TURNS = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=3)
+
+
+def talk(*pairs: tuple[str, str], system: str = "") -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": system}] if system else []
+    for asked, answered in pairs:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+    return messages
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_chat_has_the_ids_of_a_dialogue_with_its_turns(name: str) -> None:
+    """The same prompt, turns and user messages, appended by what the episode loop speaks through."""
+    renderer = any_renderer(name)
+    preset = load_preset("mini")  # its results come as plain messages of the user
+
+    @given(TURNS, st.sampled_from(["", "Be brief."]))
+    @QUIET
+    def check(pairs: list[tuple[str, str]], system: str) -> None:
+        messages = talk(*pairs, system=system)
+        written = write_chat(renderer, messages)
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], written.action.astype(int), [0]])))
+        turns = [written.tokens[a:b].tolist() for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        assert len(turns) == len(pairs)
+
+        async def play() -> list[int]:
+            dialogue = TokenDialogue(ScriptedPolicy(turns), renderer, preset, "e0")
+            dialogue.begin(messages[: 2 if system else 1], [], listed=False)
+            for number in range(len(pairs)):
+                await dialogue.generate(10**6, 0)
+                if number + 1 < len(pairs):
+                    dialogue.observe([pairs[number + 1][0]], [None], 10**6)
+            who = Identity("e0", "t", 0, 0, renderer.tokenizer_fingerprint)
+            trajectory = dialogue.finish(Outcome(Status.GRADED, ExitReason.SUBMITTED, 0.0), who, {}, b"")
+            assert trajectory is not None
+            assert trajectory.action_mask.tolist() == written.action.tolist()
+            return trajectory.tokens.tolist()
+
+        assert asyncio.run(play()) == written.tokens.tolist()
+        # A turn ends once, and says what the assistant said.
+        for turn, (_, answered) in zip(turns, pairs, strict=True):
+            assert turn[-1] in renderer.stop_ids
+            assert not set(turn[:-1]) & set(renderer.stop_ids)
+            assert answered in renderer.tokenizer.decode(turn)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "llama3.1", "llama3", "deepseek-v3", "smollm2"])
+def test_a_chat_has_the_ids_of_the_official_template(name: str) -> None:
+    """Of the whole conversation. Not Qwen3's: it puts an empty thought into the last turn only."""
+    renderer = any_renderer(name)
+    messages = talk(("What is 6 x 7?", "It is 42."), ("And 7 x 7?", "49, é 🐍."), system="You count.")
+    whole = renderer.tokenizer.encode_marked(renderer.template_text(messages, generation=False))
+    written = write_chat(renderer, messages)
+    assert whole[: len(written)] == written.tokens.tolist()
+    assert renderer.tokenizer.decode(whole[len(written) :]).strip() == ""
+
+
+def test_learned_are_the_answers_and_their_ends() -> None:
+    renderer = any_renderer("smollm2")
+    one = write_chat(renderer, talk(("a?", "b."), ("c?", "d."), system="s"))
+    assert renderer.tokenizer.decode(one.tokens[one.action].tolist()) == "b.<|im_end|>d.<|im_end|>"
+    assert renderer.tokenizer.decode(one.tokens[~one.action].tolist()).startswith("<|im_start|>system\ns<|im_end|>")
+    assert not one.free.any()
+
+
+def test_several_rounds_are_refused_where_the_template_rewrites_them() -> None:
+    renderer = any_renderer("qwen3.5")
+    assert write_chat(renderer, talk(("a?", "b."))).action.any()
+    with pytest.raises(RendererRefused, match="actions without tool calls"):
+        write_chat(renderer, talk(("a?", "b."), ("c?", "d.")))
+
+
+def test_cutting_and_leaving_out_are_counted() -> None:
+    """A byte vocabulary: every character of a text is a token."""
+    renderer = any_renderer("smollm2")
+    short, long, far = talk(("a?", "yes")), talk(("b?", "n" * 50)), talk(("c" * 200, "no"))
+    prompt = len(renderer.prompt_ids(short[:1], ()))
+    limit = prompt + 20
+    data = prepare_chats(renderer, [short, short, long, far, talk(("d?", "ok"))], max_length=limit, measure=1, seed=0)
+    counts = data.counts
+    assert (counts.read, counts.twice, counts.cut, counts.left_out) == (5, 1, 1, 1)
+    assert (counts.tokens_cut, counts.answer_tokens_cut) == (31, 31)  # 50 letters and the end, 20 of them kept
+    assert (counts.trained, counts.held_out) == (2, 1)
+    assert counts.tokens == sum(map(len, data.train))
+    assert counts.answer_tokens == sum(int(one.action.sum()) for one in data.train)
+    text = counts.text(limit)
+    assert f"1 cut at {limit:,} tokens (31 tokens lost, 31 of them the assistant's)" in text
+    assert "1 that came twice left out" in text
+    assert "1 left out that have no word of the assistant" in text
+    assert Counts(read=3, trained=2, held_out=1).text(9) == (
+        "3 conversations read; 2 to train on (0 tokens, 0 of them learned), 1 held out"
+    )
+
+
+def test_held_out_questions_are_never_trained_on_whatever_the_order() -> None:
+    renderer = any_renderer("smollm2")
+    chats = [talk((f"question {number % 40} ?", f"answer {number}")) for number in range(120)]
+    one = prepare_chats(renderer, chats, max_length=400, measure=64, seed=0)
+    shuffled = random.Random(1).sample(chats, len(chats))
+    other = prepare_chats(renderer, shuffled, max_length=400, measure=64, seed=0)
+
+    def texts(examples) -> set[str]:
+        return {renderer.tokenizer.decode(example.tokens.tolist()) for example in examples}
+
+    assert texts(one.heldout) == texts(other.heldout)
+    questions = [
+        {text.split("question ")[1].split(" ?")[0] for text in texts(part)} for part in (one.train, one.heldout)
+    ]
+    assert not questions[0] & questions[1]
+    assert len(one.heldout) == 6  # 5 % of 120; a question is held out with all its answers, here three
+    assert one.fingerprint != other.fingerprint
+
+
+def test_every_conversation_comes_once_an_epoch_in_another_order() -> None:
+    renderer = any_renderer("smollm2")
+    data = prepare_chats(renderer, [talk((f"q {n}", "a")) for n in range(20)], max_length=400, measure=1, seed=3)
+    size = len(data.train)
+    epochs = [[data.make(epoch * size + place).tokens.tobytes() for place in range(size)] for epoch in range(3)]
+    assert all(sorted(epoch) == sorted(one.tokens.tobytes() for one in data.train) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert data.make(7).tokens.tobytes() == epochs[0][7]  # after later epochs, the same
+
+
+def test_too_little_is_refused() -> None:
+    renderer = any_renderer("smollm2")
+    with pytest.raises(TaskError, match="at least two conversations with different first questions"):
+        prepare_chats(renderer, [talk(("a?", "b")), talk(("A? ", "c"))], max_length=400, measure=4, seed=0)
+    with pytest.raises(TaskError, match=r"2 left out .* larger --max-length"):
+        prepare_chats(renderer, [talk(("a?", "b")), talk(("b?", "c"))], max_length=16, measure=4, seed=0)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path, chats: list[list[dict[str, str]]]) -> str:
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in chats))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("start")
+    write_start(folder, seed=1, tasks=128)
+    return folder
+
+
+COUNTING = [talk((f"after {n}", f"comes {n + 1}"), ("and then", f"comes {n + 2}")) for n in range(30)]
+
+
+def config(start: Path, out: Path, *files: str, **changes: object) -> SftConfig:
+    usual: dict[str, object] = {"steps": 6, "batch": 4, "checkpoint_every": 2, "log_every": 2, "max_length": 128}
+    optimizer = OptimizerConfig(learning_rate=1e-3, max_grad_norm=1.0, warmup_steps=2)
+    return SftConfig(model=start, out=out, chats=files, optimizer=optimizer, **{**usual, **changes})
+
+
+def test_training_on_chats_lowers_the_held_out_loss_and_says_what_it_did(start: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    file = rows(tmp_path / "count.jsonl", [*COUNTING, COUNTING[0]])
+    folder = run_sft(config(start, tmp_path / "out", file, steps=12, token_budget=128), report=said.append)
+    assert "31 conversations read; 1 that came twice left out" in said[0]
+    assert "12 steps of 4 go 1.7 times through them" in said[0]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["step"] == 0
+    assert lines[-1]["heldout/loss"] < lines[0]["heldout/loss"]
+    assert f"heldout/loss {lines[-1]['heldout/loss']:.4g}" in said[-1]
+    manifest = verify(folder, FORMAT)
+    assert manifest["chats"] == ["count.jsonl"]
+    assert manifest["counts"]["trained"] == 29
+    assert str(tmp_path) not in json.dumps(manifest)
+
+
+def test_a_stopped_run_goes_on_with_the_same_rows_only(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    file = rows(tmp_path / "count.jsonl", COUNTING)
+    whole = run_sft(config(start, tmp_path / "whole", file), report=lambda _: None)
+    seen = 0
+
+    def stop_after_four(*arguments: object) -> float:
+        nonlocal seen
+        seen += 1
+        if seen == 5:
+            raise KeyboardInterrupt
+        return clipped_step(*arguments)  # type: ignore[arg-type]
+
+    from trainer.optim import clipped_step
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.sft.clipped_step", stop_after_four)
+        with pytest.raises(KeyboardInterrupt):
+            run_sft(config(start, tmp_path / "cut", file), report=lambda _: None)
+    changed = rows(tmp_path / "other.jsonl", [*COUNTING[:-1], talk(("after all", "comes nothing"))])
+    with pytest.raises(FolderError, match="data: "):
+        run_sft(config(start, tmp_path / "cut", changed), report=lambda _: None)
+    said: list[str] = []
+    again = run_sft(config(start, tmp_path / "cut", file), report=said.append)
+    assert any("step 4 of 6" in line for line in said)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (again, whole))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+def test_refusals_before_anything_is_trained(start: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(TaskError, match=r"neither a known set .*smoltalk.* nor a file"):
+        run_sft(config(start, out, "no/such.jsonl"))
+    with pytest.raises(TaskError, match="row 1: roles are user, user"):
+        run_sft(config(start, out, rows(tmp_path / "bad.jsonl", [COUNTING[0], [COUNTING[0][0]] * 2])))
+    with pytest.raises(TrainingSetupError, match=r"max_length is 999999 tokens, and the model has \d+ positions"):
+        run_sft(config(start, out, rows(tmp_path / "ok.jsonl", COUNTING), max_length=999_999))
+    assert not out.exists()
+
+
+def test_a_benchmarks_problem_is_refused(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lists' own hashes: the guard is asked for every question of every conversation."""
+    asked: list[str] = []
+
+    def known(task_id: str, kind: str, row: dict[str, str]) -> tuple[str, str] | None:
+        asked.append(row["problem"])
+        return ("aime2025", "problem") if row["problem"] == "and then" and len(asked) > 6 else None
+
+    monkeypatch.setattr("data.chats.evaluation_set", known)
+    with pytest.raises(EvaluationTask, match="row 3: it holds a problem of the evaluation set aime2025"):
+        run_sft(config(start, tmp_path / "out", rows(tmp_path / "count.jsonl", COUNTING)))
+
+
+def test_sets_and_files_are_read_together(tmp_path: Path) -> None:
+    files = [rows(tmp_path / f"{name}.jsonl", COUNTING[:3]) for name in ("a", "b")]
+    assert len(read_chats(files, "train", None)) == 6
+    assert len(read_chats(files, "train", 2)) == 4
+    with pytest.raises(TaskError, match=r"smoltalk .* has no split 'validation'"):
+        read_chats(["smoltalk"], "validation", None)
