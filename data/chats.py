@@ -67,6 +67,13 @@ def _chat(value: Any, where: str) -> list[Message]:
     for message in value:
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
             raise TaskError(f"{where}: message {len(messages)} is no object with role and content")
+        try:
+            message["content"].encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(
+                f"{where}: message {len(messages)} holds half of a surrogate pair at character {error.start}, which is "
+                "no text; take the row out"
+            ) from error
         messages.append({"role": str(message.get("role")), "content": message["content"]})
     roles = [message["role"] for message in messages]
     turns = roles[1:] if roles[0] == "system" else roles

@@ -219,6 +219,7 @@ def test_chats(tmp_path: Path) -> None:
         (TALK[:1], "expected user and assistant in turn"),
         ([*TALK, TALK[1]], "expected user and assistant in turn"),
         ([{"role": "system", "content": "s"}], "expected user and assistant in turn"),
+        ([TALK[0], {"role": "assistant", "content": "a\ud800"}], "half of a surrogate pair at character 1"),
     ],
 )
 def test_conversations_that_cannot_be_taught_are_named(tmp_path: Path, messages: Any, words: str) -> None:
