@@ -38,7 +38,7 @@ class SpanKind(enum.StrEnum):
 
 class Status(enum.StrEnum):
     GRADED = "graded"
-    """The verifier gave a reward: trained on, whatever ended the episode."""
+    """The verifier gave a reward: trained on, whatever ended the episode, unless its turns are quoted."""
     INFRA_ERROR = "infra_error"
     """Sandbox, image or engine failed: no reward, never trained on."""
     CUT = "cut"
