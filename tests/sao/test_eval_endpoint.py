@@ -257,7 +257,7 @@ def test_a_judge_beside_the_rules(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("math_verify", reason="JUDGE NOT TESTED: math-verify is not installed (EXTRAS=dev,eval)")
     rows = [
         {"id": "words", "problem": "What is 0 +?", "answer": "odd $n$"},
-        {"id": "half", "problem": "What is 1 +?", "answer": r"$\\frac{1}{2}$"},
+        {"id": "half", "problem": "What is 1 +?", "answer": r"$\frac{1}{2}$"},
     ]
     said = {0: "all odd n", 1: "0.5"}
 
