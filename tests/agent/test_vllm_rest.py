@@ -114,9 +114,9 @@ def test_a_server_that_cannot_sleep_is_refused_at_once_and_a_cpu_server_is_not(t
         async with serving(tmp_path, settings=COLOCATED) as (policy, (fake,)):
             client = policy._servers[0].client
             assert await client.sleep_ability(5.0) == "frees"
-            fake.ability["device_config"]["device_type"] = "cpu"
+            fake.ability = "cpu"
             assert await client.sleep_ability(5.0) == "cpu"
-            fake.ability = {"device_config": {"device_type": "cuda"}, "model_config": {"enable_sleep_mode": False}}
+            fake.ability = "off"
             from agent.engines.vllm.policy import VllmPolicy
 
             with pytest.raises(ServerRefused, match=r"engine\.mode=colocated"):

@@ -31,7 +31,6 @@ from vllm.distributed.weight_transfer.ipc_engine import (IPCTrainerInitInfo, IPC
     IPCWeightTransferEngine, IPCWeightTransferInitInfo, IPCWeightTransferUpdateInfo)
 from vllm.entrypoints.rl.online import api_router as rl
 from vllm.entrypoints.serve.dev.sleep import api_router as sleep
-from vllm.entrypoints.serve.dev.server_info import api_router as info
 from vllm.v1.worker.gpu_worker import Worker
 from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -59,7 +58,7 @@ found = {
     "config": [field.name for field in dataclasses.fields(WeightTransferConfig)],
     "arguments": [name for name in ("weight_transfer_config", "enable_sleep_mode", "tensor_parallel_size")
         if name in {field.name for field in dataclasses.fields(EngineArgs)}],
-    "routes": sorted(f"{method} {route.path}" for router in (rl.router, sleep.router, info.router)
+    "routes": sorted(f"{method} {route.path}" for router in (rl.router, sleep.router)
         for route in router.routes for method in route.methods),
     "abstract": sorted(WeightSource.__abstractmethods__),
 }
@@ -130,7 +129,7 @@ def test_arguments_and_routes_of_the_server(found: Any) -> None:
     wanted = {
         *("POST /init_weight_transfer_engine", "POST /shutdown_weight_transfer_engine", "POST /start_weight_update"),
         *("POST /update_weights", "POST /finish_weight_update", "GET /get_world_size", "POST /pause", "POST /resume"),
-        *("POST /update_weight_version", "GET /weight_info", "POST /sleep", "POST /wake_up", "GET /server_info"),
+        *("POST /update_weight_version", "GET /weight_info", "POST /sleep", "POST /wake_up"),
     }
     assert wanted <= set(found["routes"])
     assert found["worker"]["sleep"] == ["self", "level"]

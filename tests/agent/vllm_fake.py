@@ -53,11 +53,8 @@ class FakeServer:
         self.dies_at: str = ""
         """The verb at which it is gone, once."""
         self.sick = False
-        self.ability: dict[str, Any] = {
-            "device_config": {"device_type": "cuda"},
-            "model_config": {"enable_sleep_mode": True},
-        }
-        """What /server_info says."""
+        self.ability = "frees"
+        """What our worker says about its sleep."""
         self.asleep: set[str] = set()
         """Memory that was given back. As vLLM's: the scheduler runs again once none of it is missing."""
         self.paused = False
@@ -87,7 +84,6 @@ class FakeServer:
             ("POST", "/resume", self._resume),
             ("POST", "/collective_rpc", self._reload),
             ("POST", "/reset_prefix_cache", self._reset),
-            ("GET", "/server_info", self._server_info),
             ("GET", "/get_world_size", self._world_size),
             ("POST", "/sleep", self._sleep),
             ("POST", "/wake_up", self._wake),
@@ -137,9 +133,6 @@ class FakeServer:
         self.paused = True
         return web.json_response({})
 
-    async def _server_info(self, _: web.Request) -> web.Response:
-        return web.json_response({"vllm_config": self.ability})
-
     async def _world_size(self, _: web.Request) -> web.Response:
         return web.json_response({"world_size": self.workers})
 
@@ -174,6 +167,8 @@ class FakeServer:
         return web.json_response({"success": True})
 
     async def _reload(self, request: web.Request) -> web.Response:
+        if (await request.json())["method"] == "sao_sleep_ability":
+            return web.json_response({"results": [self.ability]})
         self._maybe_die(request)
         assert "weights" not in self.asleep, "there is nothing to load into"
         self.calls.append("reload")

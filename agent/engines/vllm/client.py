@@ -136,14 +136,11 @@ class VllmClient:
         await self._call("POST", "/wake_up?" + "&".join(f"tags={tag}" for tag in tags), None, timeout_s)
 
     async def sleep_ability(self, timeout_s: float) -> str:
-        """`frees`: sleep gives memory back; `cpu`: there is nothing to give, it only pauses; `off`: not switched on."""
-        answer = await self._call("GET", "/server_info?config_format=json", None, timeout_s)
-        config = answer.get("vllm_config")
-        if not isinstance(config, dict):
-            raise AnswerFault(f"{self.url}/server_info has no vllm_config: {str(answer)[:200]}")
-        if (config.get("device_config") or {}).get("device_type") == "cpu":
-            return "cpu"
-        return "frees" if (config.get("model_config") or {}).get("enable_sleep_mode") else "off"
+        """`frees`: sleep gives memory back; `cpu`: there is nothing to give, it only pauses; `off`: not switched on.
+
+        Our worker knows (inside/sao_vllm_worker.py); vLLM's own /server_info fails where `lscpu` or pip is missing."""
+        answers = {str(answer) for answer in await self.call_workers("sao_sleep_ability", {}, timeout_s)}
+        return answers.pop() if len(answers) == 1 else "off"
 
     # ---- state ----
 

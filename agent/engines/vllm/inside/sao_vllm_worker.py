@@ -30,6 +30,12 @@ class Worker:
         self.sao_pack_heads()
         return hashes
 
+    def sao_sleep_ability(self) -> str:
+        worker: Any = self
+        if worker.device.type == "cpu":
+            return "cpu"
+        return "frees" if worker.model_config.enable_sleep_mode else "off"
+
     def sao_pack_heads(self) -> None:
         """To be called after any other way of loading, too.
 
