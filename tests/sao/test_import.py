@@ -42,7 +42,7 @@ def test_import_list_show(runs, tmp_path) -> None:
     assert "written by another system's model, no log-probabilities" in shown
     assert "imported · imported · reward none" in shown
     assert "lacks: ['log-probabilities'" in shown
-    assert "another system's tools" in sao("replay", "latest", "--execute", code=2)
+    assert "cannot be played again" in sao("replay", "latest", "--execute", code=2)
     again = sao("import", folder, "--run", "imported-001")
     assert "0 imported, 3 were there already" in again
 
