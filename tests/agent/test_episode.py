@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,76 +11,9 @@ from hypothesis import strategies as st
 from agent.engines.embedded import EmbeddedPolicy
 from agent.engines.scripted import ReplayPolicy, ScriptedPolicy
 from agent.episode import run_episode
-from agent.policy import EngineError, Generation, Policy, StopReason
 from agent.presets import Limits, Preset, PresetError
-from data.trajectory import ExitReason, Identity, SpanKind, Status, Trajectory
-from envs.environment import EnvironmentFault
-from envs.sandbox.contract import SandboxDead, StartFailed
-
-
-def call(name: str, **arguments: object) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-VIEW = call("view", path="a.py")
-FIX = call("str_replace", path="a.py", old_str="x = 1", new_str="x = 2") + "\n" + call("submit")
-LIMITS = dict(
-    max_turns=5,
-    max_tokens=400,
-    max_context=2000,
-    command_timeout_s=5,
-    episode_timeout_s=20,
-    observation_chars=400,
-    answer_reserve=50,
-)
-
-
-def preset(**limits: object) -> Preset:
-    return Preset(
-        name="t", system="You fix bugs.", tools=("view", "str_replace", "submit"), limits=Limits(**{**LIMITS, **limits})
-    )
-
-
-def identity(renderer, episode: str = "run-000000-0") -> Identity:
-    return Identity(episode, "task", 0, 42, renderer.tokenizer_fingerprint)
-
-
-def play(
-    renderer, env, turns, *, policy=None, cut_after=None, cut_when_busy=False, reports=None, **limits
-) -> Trajectory:
-    policy = policy or ScriptedPolicy(turns, encode=renderer.action_ids)
-
-    async def run() -> Trajectory:
-        cut = asyncio.Event()
-        if cut_after is not None:
-            asyncio.get_running_loop().call_later(cut_after, cut.set)
-        if cut_when_busy:
-            env.when_busy = cut.set
-        return await run_episode(
-            policy,
-            renderer,
-            env,
-            preset(**limits),
-            identity(renderer),
-            cut=cut,
-            on_turn=(reports.append if reports is not None else None),
-        )
-
-    trajectory = asyncio.run(run())
-    assert env.closed >= 1
-    return trajectory
-
-
-def texts(renderer, trajectory: Trajectory, kind: SpanKind) -> list[str]:
-    return [
-        renderer.tokenizer.decode(trajectory.tokens[span.start : span.end].tolist())
-        for span in trajectory.spans
-        if span.kind is kind
-    ]
-
-
-def exit_of(trajectory: Trajectory) -> tuple[Status, ExitReason]:
-    return trajectory.outcome.status, trajectory.outcome.exit_reason
+from data.trajectory import ExitReason, SpanKind, Status, Trajectory
+from tests.agent.episode_support import FIX, LIMITS, VIEW, call, exit_of, identity, play, preset, texts
 
 
 def test_an_episode_from_view_to_submit(renderer, World) -> None:
@@ -261,139 +192,6 @@ def test_special_tokens_in_a_file_stay_text(renderer, World) -> None:
     assert count(plain) == count(forged)
 
 
-@pytest.mark.parametrize(
-    ("phase", "error", "reason", "turns"),
-    [
-        ("reset", StartFailed("no image"), ExitReason.SANDBOX_ERROR, 0),
-        ("reset", EnvironmentFault("bad repository"), ExitReason.SANDBOX_ERROR, 0),
-        ("step", SandboxDead("gone"), ExitReason.SANDBOX_ERROR, 1),
-        ("grade", EnvironmentFault("grader crashed"), ExitReason.GRADER_ERROR, 2),
-        ("grade", SandboxDead("gone"), ExitReason.GRADER_ERROR, 2),
-    ],
-)
-def test_faults_keep_the_tokens_and_never_give_a_reward(renderer, World, phase, error, reason, turns) -> None:
-    made = play(renderer, World(faults={phase: error}), [VIEW, FIX])
-    assert exit_of(made) == (Status.INFRA_ERROR, reason)
-    assert made.outcome.reward is None
-    assert made.turns == turns
-    assert made.outcome.grade == {"phase": phase, "kind": type(error).__name__, "message": str(error)}
-
-
-def test_engine_failure_is_an_infra_error(renderer, World) -> None:
-    made = play(renderer, World(), [VIEW])  # the script is used up at the second turn
-    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
-    assert made.turns == 1
-    assert "used up" in made.outcome.grade["message"]
-
-
-def test_an_engine_that_returns_nothing_is_an_infra_error(renderer, World) -> None:
-    class Empty(ScriptedPolicy):
-        async def generate(self, tokens, **options):
-            return Generation([], [], [], StopReason.LENGTH)
-
-    made = play(renderer, World(), [], policy=Empty([]))
-    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
-
-
-@pytest.mark.parametrize("phase", ["reset", "step", "grade"])
-def test_cut_while_the_environment_works(renderer, World, phase) -> None:
-    made = play(renderer, World(delays={phase: 60}), [VIEW, FIX], cut_when_busy=True)
-    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
-    assert made.outcome.grade == {"phase": phase}
-    assert made.timings["total"] < 30
-
-
-@pytest.mark.parametrize(("phase", "limit"), [("reset", "reset_timeout_s"), ("grade", "grade_timeout_s")])
-def test_a_hung_environment_is_an_infra_error(renderer, World, phase, limit) -> None:
-    made = play(renderer, World(delays={phase: 5}), [FIX], **{limit: 0.05})
-    assert made.outcome.status is Status.INFRA_ERROR
-    assert "did not return within" in made.outcome.grade["message"]
-
-
-class Slow(Policy):
-    """One token every 10 ms; aborts like an engine does."""
-
-    lineage, version = "slow", 3
-
-    def __init__(self, can_abort: bool = True) -> None:
-        self.can_abort, self.aborted, self.cancelled = can_abort, False, False
-
-    async def generate(self, tokens, *, max_new_tokens, stop_ids, seed, episode_id=""):
-        made: list[int] = []
-        try:
-            while len(made) < max_new_tokens and not self.aborted:
-                await asyncio.sleep(0.01)
-                made.append(5)
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-        reason = StopReason.ABORTED if self.aborted else StopReason.LENGTH
-        return Generation(made, [-0.5] * len(made), [3] * len(made), reason)
-
-    async def abort(self, episode_id: str) -> None:
-        self.aborted = self.can_abort
-
-    async def close(self) -> None: ...
-
-
-def test_an_engine_whose_clock_stands_still_costs_an_episode_no_time(renderer, World) -> None:
-    class Resting(Slow):
-        """Away for half a second, five times the episode's limit."""
-
-        def clock(self) -> float:
-            since = time.monotonic() - self.began
-            return min(since, 0.05) + max(0.0, since - 0.55)
-
-        began = 0.0
-
-    policy = Resting()
-    policy.began = time.monotonic()
-    made = play(renderer, World(), [], policy=policy, episode_timeout_s=0.1)
-    assert exit_of(made) == (Status.GRADED, ExitReason.WALL_CLOCK)
-    assert made.timings["total"] > 0.5
-
-
-def test_cut_and_clock_during_generation_keep_what_was_sampled(renderer, World) -> None:
-    made = play(renderer, World(), [], policy=Slow(), cut_after=0.1)
-    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
-    assert 3 <= made.action_mask.sum() <= 12
-    assert made.oldest_version == 3
-    made = play(renderer, World(), [], policy=Slow(), episode_timeout_s=0.1)
-    assert exit_of(made) == (Status.GRADED, ExitReason.WALL_CLOCK)
-    assert 3 <= made.action_mask.sum() <= 12
-
-
-def test_an_engine_that_cannot_abort_is_cancelled(renderer, World, monkeypatch) -> None:
-    monkeypatch.setattr("agent.episode._ABORT_GRACE_S", 0.05)
-    policy = Slow(can_abort=False)
-    made = play(renderer, World(), [], policy=policy, cut_after=0.05)
-    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
-    assert policy.cancelled
-    assert made.action_mask.sum() == 0
-
-
-def test_cancelling_the_task_closes_the_environment_and_the_request(renderer, World) -> None:
-    env, policy = World(), Slow()
-
-    async def run() -> None:
-        task = asyncio.create_task(run_episode(policy, renderer, env, preset(), identity(renderer)))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-    assert env.closed == 1
-    assert policy.cancelled
-
-
-def test_a_bug_in_the_environment_is_raised_after_closing_it(renderer, World) -> None:
-    env = World(faults={"step": KeyError("bug")})
-    with pytest.raises(KeyError):
-        play(renderer, env, [VIEW])
-    assert env.closed == 1
-
-
 def test_a_preset_with_an_unknown_tool_is_refused_before_the_start(renderer, World) -> None:
     env = World()
     wrong = Preset(name="t", system="", tools=("fly",), limits=Limits(**LIMITS))
@@ -466,16 +264,3 @@ def test_with_the_embedded_engine_turns_reuse_their_prefix_and_stay_exact(render
     expected = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(made.tokens[1:, None].astype("int64")))[:, 0]
     mask = made.action_mask[1:]
     assert abs(expected.numpy()[mask] - made.logprobs[1:][mask]).max() < 1e-4
-
-
-def test_engine_errors_are_infra_faults_not_exceptions(renderer, World, make_model) -> None:
-    async def run() -> Trajectory:
-        engine = EmbeddedPolicy(make_model(0, max_position_embeddings=2048), threads=1)  # 97 ids: another tokenizer's
-        made = await run_episode(engine, renderer, World(), preset(), identity(renderer))
-        await engine.close()
-        return made
-
-    made = asyncio.run(run())
-    assert exit_of(made) == (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)
-    assert "tokenizer does not belong to this model" in made.outcome.grade["message"]
-    assert issubclass(EngineError, RuntimeError)

@@ -18,10 +18,10 @@ from agent.renderers.template import TemplateRenderer
 from data.trajectory import ExitReason, Identity, SpanKind, Status, Trajectory
 from envs.environment import Observation, ToolCall
 from tests.agent.conftest import TEMPLATE
+from tests.agent.embedded_support import sampled
+from tests.agent.episode_support import FIX, LIMITS, VIEW, call, exit_of, identity, play, preset, texts
 from tests.agent.families import any_renderer
 from tests.agent.stand_in import stand_in
-from tests.agent.test_embedded import sampled
-from tests.agent.test_episode import FIX, LIMITS, VIEW, call, exit_of, identity, play, preset, texts
 
 
 @pytest.fixture(scope="session")

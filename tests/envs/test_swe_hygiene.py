@@ -7,6 +7,7 @@ inside packs and bundles.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -54,8 +55,9 @@ def sh(script: str, folder: Path, **env: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits of the past with tags, base, two of the future on the branch `future`; base is checked out."""
+def original(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """Two commits of the past with tags, base, two of the future on the branch `future`; base is checked out. What
+    every test would ask git about it is asked once."""
     repo = tmp_path_factory.mktemp("original") / "repo"
     repo.mkdir()
     sh(
@@ -73,16 +75,15 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         """,
         repo,
     )
-    return repo
+    known = set(sh("git rev-list --objects --no-object-names base v1 v1.1 v2", repo).split())
+    every = set(sh("git cat-file --batch-all-objects --batch-check='%(objectname)'", repo).split())
+    return Planted(repo.parent, sh("git rev-parse base", repo), frozenset(every - known))
 
 
 @pytest.fixture
-def planted(original: Path, tmp_path: Path) -> Planted:
-    shutil.copytree(original, tmp_path / "repo", symlinks=True)
-    repo = tmp_path / "repo"
-    known = set(sh("git rev-list --objects --no-object-names base v1 v1.1 v2", repo).split())
-    every = set(sh("git cat-file --batch-all-objects --batch-check='%(objectname)'", repo).split())
-    return Planted(tmp_path, sh("git rev-parse base", repo), frozenset(every - known))
+def planted(original: Planted, tmp_path: Path) -> Planted:
+    shutil.copytree(original.repo, tmp_path / "repo", symlinks=True)
+    return dataclasses.replace(original, root=tmp_path)
 
 
 def clean(planted: Planted, shell: str = "sh", **env: str) -> tuple[int, str]:
