@@ -28,12 +28,12 @@ from data.sets import known_sets
 from data.task import Task
 from envs.maths.grading import doubtful_golds
 from envs.maths.verify import require_verifier, shared_comparer
-from eval.endpoint import endpoint_summary, summary_rows
+from eval.endpoint import endpoint_summary
 from eval.errors import EvalError
 from eval.maths.judged import judge_rows
 from eval.maths.page import write_maths_page
 from eval.maths.protocol import Protocol, load_protocol
-from eval.maths.report import Samples, markdown, run_report, scores
+from eval.maths.report import Samples, figure_rows, markdown, run_report, scores
 from sao.config import Config
 from sao.endpoint import is_endpoint
 from sao.judge import BOOK, JudgeChoice, judged_report
@@ -226,31 +226,9 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
 
 def show_report(console: Console, report: Mapping[str, Any], folder: Path) -> None:
     table = Table(title=f"{report['suite']} · {report['model']}", title_justify="left", show_header=False, box=None)
-    by = "by the rules, " if "judge" in report else ""
-    for title, part in ((by, report), (f"{by}integers only ", report.get("integer_subset"))):
-        if part is not None and part["avg_at_k"] is not None:
-            low, high = part["bootstrap_95"]
-            table.add_row(
-                f"{title}avg@{report['k']}",
-                f"{100 * part['avg_at_k']:.1f} %  [{100 * low:.1f}, {100 * high:.1f}] bootstrap over "
-                f"{part['problems']} problems",
-            )
-            passes = " · ".join(f"pass@{k} {100 * value:.1f} %" for k, value in part["pass_at_k"].items())
-            table.add_row("", passes)
-    first = report["runs"][0]
-    table.add_row(
-        f"{by}single run", f"{first['correct']}/{first['graded']}, Wilson "
-        f"[{100 * first['wilson_95'][0]:.1f}, {100 * first['wilson_95'][1]:.1f}]")  # fmt: skip
-    table.add_row("coverage", f"{100 * report['coverage']:.1f} % of the samples are graded")
-    table.add_row(
-        "truncated",
-        f"{100 * report['truncated_share']:.1f} %, without an answer {100 * report['no_answer_share']:.1f} %",
-    )
-    table.add_row("verdicts", " · ".join(f"{why} {count}" for why, count in report["verdicts"].items()))
-    for row in judge_rows(report):
-        table.add_row(*map(escape, row), style="magenta")
-    for row in summary_rows(report.get("endpoint", {})):
-        table.add_row(*map(escape, row))
+    judged = judge_rows(report)
+    for row in figure_rows(report, judged, brief=True):
+        table.add_row(*map(escape, row), style="magenta" if row in judged else None)
     console.print(table)
     for name, why in report["not_scored"].items():
         console.print(f"[yellow]not scored[/yellow] {escape(name)}: {escape(why)}", highlight=False)

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
-from eval.endpoint import endpoint_summary, summary_rows
+from eval.endpoint import endpoint_summary
 from eval.errors import EvalError
 from eval.page import Section
 from eval.swebench.execute import EvalLimits
@@ -30,7 +30,7 @@ from eval.swebench.official import Harness, harness_version
 from eval.swebench.outcome import Graded
 from eval.swebench.page import write_swebench_page
 from eval.swebench.predictions import Prediction, read_predictions
-from eval.swebench.report import run_report, scores, unknown_ids
+from eval.swebench.report import figure_rows, run_report, scores, unknown_ids
 from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
 from eval.swebench.skipping import read_skip_list
 from eval.swebench.store import EvalFolder
@@ -175,23 +175,8 @@ def _facts(
 
 
 def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str, Graded], place: Path) -> None:
-    low, high = report["wilson_95"]
-    total = report["total_instances"]
     table = Table(show_header=False, box=None, padding=(0, 2))
-    table.add_row("resolved", f"{report['resolved_instances']}/{total} = {100 * report['score']:.1f} %"
-                  f"  [{100 * low:.1f}, {100 * high:.1f}] 95 % Wilson")  # fmt: skip
-    table.add_row("coverage", f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model")
-    ends = {name: report[f"{name}_instances"] for name in ("unresolved", "empty_patch", "error")}
-    ends["incomplete"] = len(report["incomplete_ids"])
-    table.add_row("the rest", " · ".join(f"{name.replace('_', ' ')} {count}" for name, count in ends.items()))
-    if report["errors_by_kind"]:
-        kinds = report["errors_by_kind"].items()
-        table.add_row("errors", " · ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in kinds))
-    flagged = f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} of them resolved"
-    table.add_row("suspicious", flagged)
-    if report["network_ids"]:
-        table.add_row("with network", escape(", ".join(report["network_ids"])))
-    for row in summary_rows(report.get("endpoint", {})):
+    for row in figure_rows(report):
         table.add_row(*map(escape, row))
     console.print(table)
     for name, found in list(report["findings"].items())[:10]:

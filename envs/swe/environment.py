@@ -26,6 +26,7 @@ from envs.swe.parsers import ParsedLog, find_parser
 from envs.swe.provided import Provided, start_provided
 from envs.swe.repository import record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
+from envs.swe.settle import installed_env
 from envs.swe.worktree import Changes, Snapshot, Unreadable, collect
 from envs.tools.toolset import ToolSet
 
@@ -74,6 +75,7 @@ class SWEEnvironment(Environment):
         self._snapshot: Snapshot | None = None
         self._commit = ""
         """The agent's base commit, which some rows leave to their image."""
+        self._env: Mapping[str, str] | None = None
 
     async def reset(self) -> str:
         if self.sandbox is not None:
@@ -83,11 +85,12 @@ class SWEEnvironment(Environment):
             self.sandbox, clean, settled = await start_provided(self.backend, spec, self.row, for_agent=True)
             self._snapshot = await record(self.sandbox, settled, clean)
             self._commit = settled.base_commit
+            self._env = await installed_env(self.sandbox, settled)
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
         sandbox, _ = self._ready("step")
-        return await self.toolset.run(call, sandbox, self.row.repo_dir)
+        return await self.toolset.run(call, sandbox, self.row.repo_dir, self._env)
 
     async def grade(self) -> Grade:
         sandbox, before = self._ready("grade")

@@ -7,11 +7,14 @@ this machine's /usr has: a runner that is missing there is refused before anythi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.real_task import RealTask, build_repository, download_wheels
+from data.real_task import RealRepository, RealTask, build_repository, download_wheels
 from data.task import Task, TaskError
 from envs.images.local import make_task_image
 from envs.sandbox import SandboxBackend, SandboxSpec
@@ -23,27 +26,44 @@ class RunnerMissing(TaskError):
     """The sandbox has no such test runner; other tasks may run there."""
 
 
+@dataclass(frozen=True)
+class PreparedReal:
+    repository: RealRepository
+    image: str
+    """Empty: no image of its own is needed."""
+
+
+@contextlib.asynccontextmanager
+async def prepared_real(
+    real: RealTask, cache: Path, backend: SandboxBackend, *, own_image: bool
+) -> AsyncIterator[PreparedReal]:
+    """Repository, image and runner, checked; the repository is gone afterwards. `own_image`: also where the base image
+    has all that the runner needs. Raises DownloadFailed, RunnerMissing, SandboxError."""
+    image = ""
+    with tempfile.TemporaryDirectory(prefix="sao-real-") as folder:
+        repository = await asyncio.to_thread(build_repository, real, cache, Path(folder) / real.package)
+        if backend.name != "embedded" and (own_image or real.requirements):
+            image = await make_real_image(real, repository.folder, repository.base, cache)
+        await check_runner(real, backend, image)
+        yield PreparedReal(repository, image)
+
+
 async def make_real_task(real: RealTask, out: Path, cache: Path, backend: SandboxBackend) -> tuple[Task, TestLists]:
     """Writes a row into the rows file `out` with the bundle beside it; `cache` keeps what was downloaded.
 
     Raises DownloadFailed, TaskError, EnvironmentFault, SandboxError."""
-    image = ""
-    with tempfile.TemporaryDirectory(prefix="sao-real-") as folder:
-        repository = await asyncio.to_thread(build_repository, real, cache, Path(folder) / real.package)
-        if real.requirements and backend.name != "embedded":
-            image = await make_real_image(real, repository.folder, repository.base, cache)
-        await check_runner(real, backend, image)
+    async with prepared_real(real, cache, backend, own_image=False) as made:
         return await pack_task(
-            repository.folder,
-            base=repository.base,
-            fix=repository.fix,
+            made.repository.folder,
+            base=made.repository.base,
+            fix=made.repository.fix,
             tests=real.tests,
             test_command=real.test_command,
             problem_statement=real.problem,
             out=out,
             backend=backend,
             instance_id=real.instance_id,
-            image=image,
+            image=made.image,
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from envs.swe.row import SweRow
 
 _TIMEOUT_S = 300.0
 _MAX_OUTPUT = 1 << 20
+_CONDA = "/opt/miniconda3/envs/testbed"
 
 
 @cache
@@ -92,6 +94,17 @@ async def put_hidden_back(sandbox: Sandbox, row: SweRow) -> None:
     done = await run_script(sandbox, "\n".join(steps), timeout_s=_TIMEOUT_S, env=PLAIN_ENV)
     if done.exit_code != 0:
         raise EnvironmentFault(f"task {row.task_id}: the hidden tests cannot be put back: {done.text.strip()[-500:]}")
+
+
+async def installed_env(sandbox: Sandbox, row: SweRow) -> Mapping[str, str] | None:
+    """What an agent's commands need to run in the project's own environment: images of SWE-bench's kind have it under
+    conda, which only an interactive shell would activate. None where there is none such. Raises SandboxError."""
+    if row.files is not None or row.bundle is not None:
+        return None
+    look = await sandbox.exec(f'[ -x {_CONDA}/bin/python ] && printf %s "$PATH"', timeout_s=_TIMEOUT_S, cwd="/")
+    if look.exit_code != 0 or look.timed_out:
+        return None
+    return {"PATH": f"{_CONDA}/bin:{look.text}", "CONDA_DEFAULT_ENV": "testbed", "CONDA_PREFIX": _CONDA}
 
 
 def _lines(paths: tuple[str, ...]) -> bytes:

@@ -48,10 +48,14 @@ class ToolSet:
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(SCHEMAS[name] for name in self.names)
 
-    async def run(self, call: ToolCall, sandbox: Sandbox, repo_dir: str) -> Observation:
-        """Raises SandboxError only."""
+    async def run(
+        self, call: ToolCall, sandbox: Sandbox, repo_dir: str, env: Mapping[str, str] | None = None
+    ) -> Observation:
+        """`env`: for the agent's own commands, beside the sandbox's. Raises SandboxError only."""
         try:
             arguments = check_call(call, self.names)
+            if call.name == "bash":
+                arguments["env"] = env
             observation = await getattr(self, f"_{call.name}")(sandbox, repo_dir, **arguments)
         except (CallError, text.EditRefused) as error:
             observation = Observation(text.error_text(error.name, str(error)), error=error.name)
@@ -70,13 +74,14 @@ class ToolSet:
         repo_dir: str,
         command: str,
         timeout: float | None = None,  # noqa: ASYNC109 - a tool argument
+        env: Mapping[str, str] | None = None,
     ) -> Observation:
         seconds = min(timeout or self.limits.command_timeout_s, self.limits.max_command_timeout_s)
         try:
             command.encode()
         except UnicodeEncodeError as error:
             raise CallError("bad_text", "command is not valid Unicode.") from error
-        result = await sandbox.exec(command, timeout_s=seconds, cwd=repo_dir)
+        result = await sandbox.exec(command, timeout_s=seconds, cwd=repo_dir, env=env)
         shown = text.bash_text(
             result.output,
             result.exit_code,

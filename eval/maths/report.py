@@ -160,8 +160,11 @@ _METHOD = (
 """Facts that stand in the table, in this order."""
 
 
-def figure_rows(report: Mapping[str, Any], judged: Sequence[tuple[str, str]] = ()) -> list[tuple[str, str]]:
-    """(what, figure) of the report's head, for table and page. `judged`: a judge's rows, below the rules'."""
+def figure_rows(
+    report: Mapping[str, Any], judged: Sequence[tuple[str, str]] = (), *, brief: bool = False
+) -> list[tuple[str, str]]:
+    """(what, figure) of the report's head, for terminal, table and page. `judged`: a judge's rows, below the rules'.
+    `brief`: without the runs after the first and without how it was made."""
     k = report["k"]
     rows: list[tuple[str, str]] = []
     by = "by the rules, " if judged else ""
@@ -176,7 +179,7 @@ def figure_rows(report: Mapping[str, Any], judged: Sequence[tuple[str, str]] = (
         rows.append((f"{title}avg@{k}", f"{_percent(part['avg_at_k'])} {span}"))
         rows += [(f"{title}pass@{each}", _percent(value)) for each, value in part["pass_at_k"].items()]
     rows += judged
-    for number, run in enumerate(report["runs"]):
+    for number, run in enumerate(report["runs"][: 1 if brief else None]):
         low, high = run["wilson_95"]
         rows.append(
             (f"{by}run {number}", f"{run['correct']} of {run['graded']} [{_percent(low)}, {_percent(high)}], Wilson")
@@ -190,6 +193,8 @@ def figure_rows(report: Mapping[str, Any], judged: Sequence[tuple[str, str]] = (
         ("not scored", f"{len(not_scored)} problems: {', '.join(not_scored) or 'none'}"),
     ]
     rows += summary_rows(report.get("endpoint", {}))
+    if brief:
+        return rows
     return rows + [(fact.replace("_", " "), str(report[fact])) for fact in _METHOD if fact in report]
 
 

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from data.pack import append_row, pack
-from data.real_task import RealTask, build_repository
+from data.real_task import RealTask
 from data.task import Task, TaskError
 from envs.sandbox.contract import SandboxBackend
 from envs.swe.git import quote
-from envs.swe.real import check_runner, make_real_image
+from envs.swe.real import prepared_real
 from envs.swe.row import read_row
 from envs.swe.validate import TestLists, with_lists
 from eval.swebench.execute import EvalLimits, evaluate, spec
@@ -114,24 +114,21 @@ async def _statuses(
 async def make_real_row(real: RealTask, out: Path, cache: Path, backend: SandboxBackend, harness: Harness) -> Task:
     """One of the real tasks as a row of the rows file `out`: with Docker in an image of its own, made here; embedded
     with its bundle beside the rows. Raises what `measure` raises, and DownloadFailed."""
-    image = ""
-    with tempfile.TemporaryDirectory(prefix="sao-real-") as folder:
-        repository = await asyncio.to_thread(build_repository, real, cache, Path(folder) / real.package)
-        if backend.name != "embedded":
-            image = await make_real_image(real, repository.folder, repository.base, cache)
-        await check_runner(real, backend, image)
-        packed = pack(
-            repository.folder,
-            base=repository.base,
-            fix=repository.fix,
-            tests=real.tests,
-            test_command=real.test_command,
-            problem_statement=real.problem,
-            out=(Path(folder) / "rows" if image else out.parent) / out.name,
-            instance_id=real.instance_id,
-        )
+    async with prepared_real(real, cache, backend, own_image=True) as made:
+        # Where the repository stands in an image, the packed row's bundle is not kept.
+        with tempfile.TemporaryDirectory(prefix="sao-rows-") as folder:
+            packed = pack(
+                made.repository.folder,
+                base=made.repository.base,
+                fix=made.repository.fix,
+                tests=real.tests,
+                test_command=real.test_command,
+                problem_statement=real.problem,
+                out=(Path(folder) if made.image else out.parent) / out.name,
+                instance_id=real.instance_id,
+            )
     draft = official_draft(
-        packed, repo=real.repo, version=real.base.version, test_command=real.test_command, image=image
+        packed, repo=real.repo, version=real.base.version, test_command=real.test_command, image=made.image
     )
     task = await measure(draft, backend, harness)
     out.parent.mkdir(parents=True, exist_ok=True)

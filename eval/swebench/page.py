@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.endpoint import summary_rows
 from eval.page import Instance, Section, write_page
 from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
+from eval.swebench.report import figure_rows
 from eval.swebench.store import EvalFolder
 
 _TONE = {Verdict.RESOLVED: "good", Verdict.UNRESOLVED: "bad", Verdict.EMPTY: "none", Verdict.ERROR: "error"}
@@ -25,31 +25,7 @@ def write_swebench_page(
     """`turns`: the trajectory of each instance, where this project's agent made the patch. Raises OSError."""
     title = f"{folder.name}: {report['model']} on SWE-bench {report['split']}"
     instances = _instances(folder, report, predictions, graded, turns or {})
-    return write_page(folder.path / "report.html", title, _summary(report), instances)
-
-
-def _summary(report: Mapping[str, Any]) -> dict[str, str]:
-    low, high = report["wilson_95"]
-    total = report["total_instances"]
-    kinds = ", ".join(f"{kind} {count}" for kind, count in report["errors_by_kind"].items())
-    return {
-        "resolved": f"{report['resolved_instances']} of {total} = {100 * report['score']:.1f} % "
-        f"[{100 * low:.1f}, {100 * high:.1f}] (95 % Wilson)",
-        "coverage": f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model",
-        "unresolved": str(report["unresolved_instances"]),
-        "empty patch": str(report["empty_patch_instances"]),
-        "error": f"{report['error_instances']}{f' ({kinds})' if kinds else ''}",
-        "incomplete": str(len(report["incomplete_ids"])),
-        "suspicious": f"{report['suspicious_instances']}, {len(report['resolved_and_suspicious_ids'])} also resolved",
-        "harness": f"{report['harness']}, {report['sandbox']} sandboxes, network {_network(report)}, "
-        f"time limit {report['timeout_s']:g} s",
-        **dict(summary_rows(report.get("endpoint", {}))),
-    }
-
-
-def _network(report: Mapping[str, Any]) -> str:
-    with_network = len(report["network_ids"])
-    return f"bridge for {with_network} instances, none for the others" if with_network else "none"
+    return write_page(folder.path / "report.html", title, dict(figure_rows(report)), instances)
 
 
 def _instances(

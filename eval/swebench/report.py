@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from eval.endpoint import summary_rows
 from eval.statistics import wilson_interval
 from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -71,6 +72,28 @@ def run_report(
         "network_ids": sorted(name for name, each in graded.items() if each.network != "none"),
     }
     return {**official, **ours, **facts}
+
+
+def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(what, figure) of the report's head, for terminal and page."""
+    low, high = report["wilson_95"]
+    total, with_network = report["total_instances"], report["network_ids"]
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in report["errors_by_kind"].items())
+    both = len(report["resolved_and_suspicious_ids"])
+    network = f"bridge for {', '.join(with_network)}, none for the others" if with_network else "none"
+    return [
+        ("resolved", f"{report['resolved_instances']}/{total} = {100 * report['score']:.1f} % "
+                     f"[{100 * low:.1f}, {100 * high:.1f}] 95 % Wilson"),
+        ("coverage", f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model"),
+        ("unresolved", str(report["unresolved_instances"])),
+        ("empty patch", str(report["empty_patch_instances"])),
+        ("error", f"{report['error_instances']}{f' ({kinds})' if kinds else ''}"),
+        ("incomplete", str(len(report["incomplete_ids"]))),
+        ("suspicious", f"{report['suspicious_instances']}, {both} of them resolved"),
+        ("harness", f"{report['harness']}, {report['sandbox']} sandboxes, time limit {report['timeout_s']:g} s"),
+        ("network", network),
+        *summary_rows(report.get("endpoint", {})),
+    ]  # fmt: skip
 
 
 def unknown_ids(known: Collection[str], predictions: Mapping[str, Prediction]) -> list[str]:

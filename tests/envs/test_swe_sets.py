@@ -22,7 +22,7 @@ from envs.sandbox.docker_engine import connect
 from envs.swe import SWEEnvironment, grade_patch, read_row, validate
 from envs.tools import ToolSet
 from tests.envs.set_images import OTHER_BUG, R2E_ROW, SMITH_ROW, r2e_image, smith_image
-from tests.envs.swe_support import run, shell
+from tests.envs.swe_support import call, run, shell
 
 pytestmark = pytest.mark.docker
 FIX = "sed -i 's/a - b/a + b/' shop/cart.py"
@@ -166,6 +166,22 @@ def test_a_fix_beside_a_cheat_still_counts(images: dict[str, str], tmp_path: Pat
     [r2e] = graded(task(images, tmp_path, "r2e-gym"), f"{FIX}; echo more >.venv/notes.txt; echo x >.venv/new")
     assert (smith.reward, r2e.reward) == (1.0, 1.0)
     assert r2e.patch.count(b"diff --git") == 1, "what is installed is no change of the agent's"
+
+
+@pytest.mark.parametrize("name", ["swe-smith", "r2e-gym"])
+def test_the_agent_works_in_the_projects_environment(images: dict[str, str], tmp_path: Path, name: str) -> None:
+    one = task(images, tmp_path, name)
+
+    async def ask(backend: SandboxBackend) -> str:
+        environment = SWEEnvironment(one, backend, ToolSet())
+        try:
+            await environment.reset()
+            return (await environment.step(call("bash", command="command -v python; echo $HOME"))).text
+        finally:
+            await environment.close()
+
+    where = {"swe-smith": "/opt/miniconda3/envs/testbed/bin/python", "r2e-gym": "/testbed/.venv/bin/python"}
+    assert run(ask, docker()).startswith(where[name])
 
 
 def test_outcomes_must_be_those_that_the_set_expects(images: dict[str, str], tmp_path: Path) -> None:
