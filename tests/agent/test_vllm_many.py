@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from agent.engines.vllm import supervisor as supervising
-from agent.engines.vllm.faults import ServerRefused, WeightUpdateFailed
+from agent.engines.vllm.answers import read_generation
+from agent.engines.vllm.faults import AnswerFault, ServerRefused, WeightUpdateFailed
 from agent.engines.vllm.launch import INSIDE, environment
 from agent.engines.vllm.transfer import TransferLoader, TransferSettings
 from agent.policy import EngineError
@@ -97,7 +98,7 @@ def test_episodes_keep_their_server_and_its_cache(world: World) -> None:
         homes = {episode: server.client.url for episode, server in policy._router._home.items()}
         assert sorted(list(homes.values()).count(url) for url in world.supervisor.urls) == [3, 3]
         hits = [await cache_hits(server) for server in policy._servers]
-        longer = [prompt_of(index, 20 + 60) for index in range(6)]
+        longer = [prompt_of(index, 400) for index in range(6)]  # a block of a CPU server's cache has 128
         for _ in range(2):  # the second time the prefix is there, on the episode's own server
             for index, prompt in enumerate(longer):
                 made = await policy.generate(prompt, max_new_tokens=5, stop_ids=[], seed=index, episode_id=f"e{index}")
@@ -130,11 +131,14 @@ def test_a_request_of_the_full_context_is_served_and_one_token_more_never_leaves
         with pytest.raises(ServerRefused, match=f"context of {CONTEXT}"):
             await policy.generate(prompt, max_new_tokens=4, stop_ids=[], seed=1)
         assert policy.stats.requests == asked
-        # What the server itself says to it: the check above is the server's own limit, not a stricter one.
+        # What the server itself makes of it: it ends a turn early without a word, and refuses a prompt.
+        client, asked_of = policy._servers[0].client, {"stop_ids": [], "seed": 1, "sampling": policy.sampling}
+        raw = await client.generate(prompt, max_new_tokens=4, request_id="too-long", **asked_of)
+        assert len(raw["choices"][0]["token_ids"]) == 3
+        with pytest.raises(AnswerFault, match="cut by length after 3 tokens where 4"):
+            read_generation(raw, max_new_tokens=4, stop_ids=(), versions=policy._versions)
         with pytest.raises(ServerRefused, match="400"):
-            await policy._servers[0].client.generate(
-                prompt, max_new_tokens=4, stop_ids=[], seed=1, sampling=policy.sampling, request_id="too-long"
-            )
+            await client.generate(prompt_of(7, CONTEXT + 1), max_new_tokens=1, request_id="longer", **asked_of)
         await policy.close()
 
     world.run(test())
