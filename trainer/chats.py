@@ -128,16 +128,16 @@ def prepare_chats(
     RendererRefused where the chat template cannot be followed."""
     counts = Counts()
     groups: dict[str, list[Demonstration]] = {}
-    seen: set[bytes] = set()
+    seen: set[str] = set()
     for messages in chats:
         tick()
         counts.read += 1
         whole = write_chat(renderer, messages)
         one = Demonstration(whole.tokens[:max_length], whole.action[:max_length], whole.free[:max_length])
-        if one.tokens.tobytes() in seen:
+        if (mark := content_hash([whole.tokens.tobytes()])) in seen:
             counts.twice += 1
             continue
-        seen.add(one.tokens.tobytes())
+        seen.add(mark)
         if not one.action.any():
             counts.left_out += 1
             continue

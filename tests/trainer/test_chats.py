@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,9 @@ from tests.agent.families import any_renderer as made
 from tests.agent.families import every
 from trainer.chats import Counts, prepare_chats, read_chats, write_chat
 from trainer.config import OptimizerConfig
+from trainer.demonstrations import Demonstration
 from trainer.folders import FolderError, verify
-from trainer.optim import TrainingSetupError
+from trainer.optim import TrainingSetupError, clipped_step
 from trainer.sft import FORMAT, run_sft
 from trainer.sft_config import SftConfig
 
@@ -139,7 +141,7 @@ def test_held_out_questions_are_never_trained_on_whatever_the_order() -> None:
     shuffled = random.Random(1).sample(chats, len(chats))
     other = prepare_chats(renderer, shuffled, max_length=400, measure=64, seed=0)
 
-    def texts(examples) -> set[str]:
+    def texts(examples: Sequence[Demonstration]) -> set[str]:
         return {renderer.tokenizer.decode(example.tokens.tolist()) for example in examples}
 
     assert texts(one.heldout) == texts(other.heldout)
@@ -224,8 +226,6 @@ def test_a_stopped_run_goes_on_with_the_same_rows_only(
         if seen == 5:
             raise KeyboardInterrupt
         return clipped_step(*arguments)  # type: ignore[arg-type]
-
-    from trainer.optim import clipped_step
 
     with monkeypatch.context() as patch:
         patch.setattr("trainer.sft.clipped_step", stop_after_four)
