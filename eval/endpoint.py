@@ -75,7 +75,8 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("endpoint's model", f"asked for {asked}; answered by {answered}"),
         ("endpoint's turns", f"{summary['turns']}: {_counts(summary['finish_reasons'])}; {summary['retries']} retries"),
         ("endpoint's tokens", usage),
-        ("tool calls", f"{', '.join(summary['calls'])}; text only: no ids, no log-probabilities, never trained on"),
+        ("tool calls", ", ".join(summary["calls"])),
+        ("trajectories", "text only: no ids, no log-probabilities, never trained on"),
     ]
     if refused:
         rows.append(("refused by the endpoint", f"{refused}: {_counts(summary['refusals'])}"))

@@ -69,6 +69,7 @@ class EndpointDialogue(Dialogue):
         self.max_context = manner.max_context
         self._fenced = preset.calls == "fenced"
         self._messages: list[dict[str, Any]] = []
+        self._calls = ""
         self._tools: Tools = ()
         self._answer: Answer | None = None
         self._call_ids: list[str | None] = []
@@ -79,6 +80,7 @@ class EndpointDialogue(Dialogue):
 
     def begin(self, messages: Sequence[Message], tools: Tools, *, listed: bool) -> None:
         self._messages = [dict(message) for message in messages]
+        self._calls = "fenced" if self._fenced else (self.manner.calls if tools else "none")
         if self._fenced or not tools:
             self._tools = ()
         elif self.manner.calls == "native":
@@ -209,7 +211,7 @@ class EndpointDialogue(Dialogue):
         return {
             ENDPOINT: {
                 "model": self.client.settings.model,
-                "calls": "fenced" if self._fenced else self.manner.calls,
+                "calls": self._calls,
                 **sums,
                 "turns": self._turns,
             }

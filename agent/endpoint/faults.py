@@ -87,6 +87,7 @@ def fault_of(where: str, refusal: Refusal, retry_after_s: float | None) -> Excep
 
 
 _HINTS = {
+    400: "If it is about a field: endpoint.omit leaves fields out, endpoint.limit_field renames max_tokens",
     401: "The key is missing or wrong: name the environment variable that holds it with --api-key-env",
     403: "The key may not use this model or address",
     404: "Check the address (most end in /v1) and the model's name (--endpoint, --endpoint-model)",

@@ -233,6 +233,12 @@ def test_at_most_so_many_requests_at_once(renderer: Any, World: Any) -> None:
     assert [exit_of(made) for made in kept] == [(Status.GRADED, ExitReason.SUBMITTED)] * 10
 
 
+def test_a_field_that_is_not_taken_is_refused_with_the_way_out() -> None:
+    refused = fault_of("POST x", Refusal(400, "Unsupported parameter: 'max_tokens'."), None)
+    assert isinstance(refused, EndpointRefused)
+    assert "endpoint.limit_field" in str(refused)
+
+
 def test_the_key_is_blotted_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("K", "sk-123456")
     server = ChatServer(lambda body: say("fine"), key="another")
