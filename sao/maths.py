@@ -35,7 +35,7 @@ from eval.maths.page import write_maths_page
 from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, figure_rows, markdown, run_report, scores
 from sao.config import Config
-from sao.endpoint import is_endpoint
+from sao.endpoint import checked, is_endpoint
 from sao.judge import BOOK, JudgeChoice, judged_report
 from sao.paths import model_folder
 
@@ -68,7 +68,10 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
     protocol = load_protocol(choice.protocol)
     k = choice.samples or protocol.samples_for(choice.suite)
     config = _configured(config, choice, protocol)
-    model_folder(config.model.path)  # before a download of the problems
+    if is_endpoint(config):  # before a download of the problems
+        checked(config)
+    else:
+        model_folder(config.model.path)
     tasks = tasks_of(config)
     if any(task.row["grading"] == Grading.SYMBOLIC for task in tasks):
         require_verifier()
