@@ -116,7 +116,11 @@ def _count(lines: Sequence[Mapping[str, str]], side: str, given: Mapping[str, An
     return min(1 if length is None else int(length), sum(line["type"] in ("context", side) for line in lines))
 
 
-_ROWS = (("r2e-gym", "Subset", "4,578"), ("r2e-gym-lite", "Lite", "see the card"), ("r2e-gym-full", "Full", "about 8,100"))
+_ROWS = (
+    ("r2e-gym", "Subset", "4,578"),
+    ("r2e-gym-lite", "Lite", "see the card"),
+    ("r2e-gym-full", "Full", "about 8,100"),
+)
 SETS = tuple(
     TaskSet(name, f"R2E-Gym/R2E-Gym-{size}", "swe", ("train",), r2e_gym, "MIT (code); see the card", rows)
     for name, size, rows in _ROWS
