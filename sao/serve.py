@@ -30,7 +30,8 @@ def _launch(config: Config, host: str) -> LaunchSettings:
 
 
 def describe(config: Config, console: Console, host: str, port: int) -> None:
-    """What would be started."""
+    """What would be started. Raises DevicesRefused."""
+    devices_of(config)
     launch = _launch(config, host)
     for name, value in environment(launch, base={"PATH": "$PATH"}).items():
         console.print(f"{name}={value} \\", markup=False, highlight=False, soft_wrap=True)

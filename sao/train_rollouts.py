@@ -309,10 +309,10 @@ async def leave_device(policy: TrainablePolicy, weights: WeightFolder, turn: Gpu
     turn.give()
     await turn.take()
     while (newest := weights.newest()) is not None and newest.number > policy.version:
-        with contextlib.suppress(FolderError):  # pruned between looking and fetching: a newer one is there
-            with weights.fetch(newest) as folder:
-                await policy.wake(folder, newest.number, lineage=newest.lineage)
-                return
+        # Pruned between looking and fetching: a newer one is there.
+        with contextlib.suppress(FolderError), weights.fetch(newest) as folder:
+            await policy.wake(folder, newest.number, lineage=newest.lineage)
+            return
     await policy.wake()
 
 

@@ -3,8 +3,8 @@
 Two locks of the kernel in the run folder, no state in files: `turn` is held by the side that has the device, `want` by
 the trainer from the moment it has a batch until its step is published.
 
-    rollouts  holds turn ·· sees want ── servers sleep ── leaves turn ······· waits for want ── holds turn ── servers wake
-    trainer   ·· batch ── holds want ── waits for turn ────────────► step, publish ── leaves turn and want
+    rollouts  holds turn ·· sees want ── servers sleep ── leaves turn ····· waits for want ── holds turn ── servers wake
+    trainer   ·· batch ── holds want ── waits for turn ──────────► step, publish ── leaves turn and want
 
 Promises: never both at once; a side that dies, however, has no lock any more, and the other goes on; the trainer's wait
 ends when it is told to stop.
