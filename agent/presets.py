@@ -68,8 +68,8 @@ class Preset(BaseModel):
     max_calls: PositiveInt | None = None
     """Calls that one turn may make; a turn with more runs none of them. None: any number, in order."""
     list_tools: bool = True
-    """Show the tools in the prompt as the family does. False: the preset's own text says what they are, which is a tenth
-    of the tokens; for small models that were fine-tuned on exactly this prompt."""
+    """Show the tools in the prompt as the family does. False: the preset's own text says what they are, in a tenth of
+    the tokens; for small models that were fine-tuned on exactly this prompt."""
     thinking: bool | None = None
     """For chat templates that ask: think before acting or not. None leaves the template's own way."""
     limits: Limits
