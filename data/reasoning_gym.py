@@ -87,8 +87,8 @@ def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -
     integer = _INTEGER.fullmatch(answer) is not None
     if grading not in (None, Grading.SYMBOLIC) and not integer:
         raise TaskError(
-            f"{name}, task {number}: its answer {answer[:60]!r} is no integer: grading={grading} would never find it "
-            "right. Leave the grading out (other numbers are then graded symbolically), or choose options or a task "
+            f"{name}, task {number}: its answer {answer[:60]!r} is no integer, so grading={grading} would never "
+            "find it right. Leave the grading out (other numbers are then graded symbolically), or choose options or a task "
             "whose answers are integers"
         )
     row = {
