@@ -162,7 +162,7 @@ class TemplateRenderer:
         """How these calls are written in a turn. Raises Unspeakable."""
         return hermes.spell(calls)
 
-    # --- turns written for training ----------------------------------------------------------------------------------
+    # --- turns written for training -----------------------------------------------------------------------------------
 
     def call_ids(
         self, calls: Sequence[ToolCall], tools: Tools = (), *, before: Sequence[int], words: str = ""
