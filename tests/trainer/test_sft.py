@@ -84,7 +84,9 @@ def test_a_batch_in_parts_has_the_same_loss_and_gradient(tiny: torch.nn.Module) 
         losses = [sft_loss(tiny, part, batch.learned)[0] for part in batch.parts(budget)]
         for loss in losses:
             loss.backward()
-        return sum(map(float, losses)), torch.cat([parameter.grad.flatten() for parameter in tiny.parameters()])
+        return sum(float(loss.detach()) for loss in losses), torch.cat(
+            [parameter.grad.flatten() for parameter in tiny.parameters()]
+        )
 
     whole, wanted = gradient(36)
     for budget, count in ((24, 2), (12, 3), (1, 3)):
