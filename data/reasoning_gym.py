@@ -89,8 +89,8 @@ def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -
     if grading not in (None, Grading.SYMBOLIC) and not integer:
         raise TaskError(
             f"{name}, task {number}: its answer {answer[:60]!r} is no integer, so grading={grading} would never "
-            "find it right. Leave the grading out (other numbers are then graded symbolically), or choose options or a task "
-            "whose answers are integers"
+            "find it right. Leave the grading out (other numbers are then graded symbolically), or choose options or "
+            "a task whose answers are integers"
         )
     row = {
         "id": f"{name}/{split}/{number:06d}",
