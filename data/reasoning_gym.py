@@ -81,9 +81,8 @@ def _task(entry: Any, number: int, name: str, split: str, grading: str | None) -
     answer = str(entry["answer"]).strip()
     if not _NUMBER.fullmatch(answer):
         raise TaskError(
-            f"{name}, task {number}: its answer {answer[:60]!r} is no integer, so grading={grading} would never "
-            "find it right. Leave the grading out (other numbers are then graded symbolically), or choose options or "
-            "a task whose answers are integers"
+            f"{name}, task {number}: its answer {answer[:60]!r} is no number, and only numbers can be graded here. "
+            "Choose another task, for example reasoning-gym:chain_sum, gcd, lcm or basic_arithmetic"
         )
     integer = _INTEGER.fullmatch(answer) is not None
     if grading not in (None, Grading.SYMBOLIC) and not integer:
