@@ -75,12 +75,15 @@ class DiskGuard:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> int:
-        self._unseen, self._looked = 0, asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         try:
             held = await self._used() or 0
         except Exception as error:  # the engine's moment of weakness is not the command's
             log.warning("a sandbox's disk use could not be read (%s)", error)
+            self._looked = loop.time()
             return 0
+        # Only now: a look that its command's end broke off has seen nothing.
+        self._unseen, self._looked = 0, loop.time()
         if held > GIVE_UP_AT * self._limit():
             raise OutOfDisk(
                 f"a sandbox holds {held >> 20} MiB, its disk limit is {self._limit() >> 20} MiB; give it more, or "
