@@ -9,13 +9,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from agent.engines.vllm.faults import ServedWeightsWrong, ServerRefused
-from agent.engines.vllm.policy import ServingSettings
+from agent.engines.vllm.policy import ServingSettings, VllmPolicy
 from agent.engines.vllm.rest import EngineClock
 from agent.policy import EngineError
 from tests.agent.test_vllm_client import check, run, serving, turn
-from tests.agent.vllm_fake import write_weights
+from tests.agent.vllm_fake import FakeServer, write_weights
 
 COLOCATED = ServingSettings(health_every_s=0.05, health_timeout_s=1.0, patience_s=0.5, sleep_level=2)
 
@@ -109,6 +110,70 @@ def test_a_server_that_dies_waking_up_takes_the_weights_when_it_is_back(tmp_path
     run(test)
 
 
+def test_a_server_that_counts_as_down_while_it_sleeps_is_woken_before_it_loads(tmp_path: Path) -> None:
+    """It is the same process, only late: not one that was started again and never slept."""
+
+    async def test() -> None:
+        async with serving(tmp_path, settings=COLOCATED) as (policy, (fake,)):
+            await policy.rest()
+            fake.sick = True
+            await policy._servers[0].lost.wait()
+            fake.sick = False
+            await policy.wake(write_weights(tmp_path / "v1", -0.25), 1)
+            check(await turn(policy), 1, version=1)
+
+    run(test)
+
+
+async def coming_back(policy: VllmPolicy, fake: FakeServer) -> asyncio.Event:
+    """Kill it and have it started again; returns while it loads the present weights, which goes on when this is set."""
+    loading, go, load = asyncio.Event(), asyncio.Event(), fake._reload
+
+    async def held(request: web.Request) -> web.Response:
+        loading.set()
+        await go.wait()
+        return await load(request)
+
+    await fake.kill()
+    await policy._servers[0].lost.wait()
+    fake._reload = held  # type: ignore[method-assign]
+    await fake.start()
+    await loading.wait()
+    return go
+
+
+def test_a_server_that_is_being_brought_back_lies_down_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, settings=COLOCATED) as (policy, (fake,)):
+            go = await coming_back(policy, fake)
+            resting = asyncio.create_task(policy.rest())
+            await asyncio.sleep(0.1)
+            assert not resting.done()
+            go.set()
+            await resting
+            assert fake.asleep
+            await policy.wake(write_weights(tmp_path / "v1", -0.25), 1)
+            check(await turn(policy), 1, version=1)
+
+    run(test)
+
+
+def test_a_folder_that_a_server_may_be_reading_stays(tmp_path: Path) -> None:
+    """New weights come while a server that was started again loads those before them."""
+
+    async def test() -> None:
+        async with serving(tmp_path, settings=COLOCATED) as (policy, (fake,)):
+            go = await coming_back(policy, fake)
+            await policy.update_weights(write_weights(tmp_path / "v1", -0.25), 1)
+            go.set()
+            check(await turn(policy), 1, version=1)
+            await policy.update_weights(write_weights(tmp_path / "v2", -0.75), 2)
+            check(await turn(policy), 1, version=2)
+            assert [folder.name for folder in (tmp_path / "work").iterdir()] == ["v000002"]
+
+    run(test)
+
+
 def test_a_server_that_cannot_sleep_is_refused_at_once_and_a_cpu_server_is_not(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, settings=COLOCATED) as (policy, (fake,)):
@@ -117,8 +182,6 @@ def test_a_server_that_cannot_sleep_is_refused_at_once_and_a_cpu_server_is_not(t
             fake.ability = "cpu"
             assert await client.sleep_ability(5.0) == "cpu"
             fake.ability = "off"
-            from agent.engines.vllm.policy import VllmPolicy
-
             with pytest.raises(ServerRefused, match=r"engine\.mode=colocated"):
                 await VllmPolicy.connect(
                     [fake.url], tmp_path / "v0", tmp_path / "other", lineage="other", settings=COLOCATED

@@ -27,7 +27,7 @@ from agent.engines.vllm.client import VllmClient
 from agent.engines.vllm.faults import ServerFault, ServerGone, ServerRefused, WeightUpdateFailed
 from agent.engines.vllm.loading import Deadlines, FileLoader, Loader
 from agent.engines.vllm.proof import TOLERANCE
-from agent.engines.vllm.published import PublishedWeights, keep_weights
+from agent.engines.vllm.published import PublishedWeights, drop_others, keep_weights
 from agent.engines.vllm.rest import EngineClock, check_sleepers
 from agent.engines.vllm.router import Router, Server
 from agent.engines.vllm.sync import bring, is_proven, lay_down, proven
@@ -131,7 +131,7 @@ class VllmPolicy(TrainablePolicy):
                 policy._router.mark_up(server)
             await policy.update_weights(folder, version, lineage=lineage)
         except BaseException:
-            await asyncio.gather(*(_close(server) for server in servers))
+            await asyncio.gather(*(server.close() for server in servers))
             raise
         policy._watchers = [asyncio.create_task(policy._watch(server), name=server.client.url) for server in servers]
         return policy
@@ -192,7 +192,7 @@ class VllmPolicy(TrainablePolicy):
         self._broken = self._broken or EngineError("the engine is closed")
         self._router.end(self._broken)
         await self.abort()
-        await asyncio.gather(*(_close(server) for server in self._servers))
+        await asyncio.gather(*(server.close() for server in self._servers))
         await asyncio.to_thread(shutil.rmtree, self._work, ignore_errors=True)
 
     def fail(self, error: EngineError) -> None:
@@ -213,7 +213,7 @@ class VllmPolicy(TrainablePolicy):
         if lineage == self.lineage and version <= self.version:
             raise WeightUpdateFailed(f"version {version} does not follow version {self.version}: versions only grow")
         weights = await asyncio.to_thread(keep_weights, Path(source), self._work, version, lineage)
-        self._weights, earlier = weights, self._weights
+        self._weights = weights
         self._versions[weights.label] = version
         results = await asyncio.gather(
             *(self._sync(server) for server in self._servers if server.up), return_exceptions=True
@@ -223,8 +223,8 @@ class VllmPolicy(TrainablePolicy):
                 raise error
         self.version, self.lineage = version, lineage
         self.stats.updates += 1
-        if earlier is not None and earlier.folder != weights.folder:
-            await asyncio.to_thread(shutil.rmtree, earlier.folder, ignore_errors=True)
+        if not any(server.sync_lock.locked() for server in self._servers):  # one that comes back may read an older one
+            await asyncio.to_thread(drop_others, weights)
 
     def clock(self) -> float:
         return self._clock.now()
@@ -236,7 +236,9 @@ class VllmPolicy(TrainablePolicy):
         self._router.hold(True)
         self._clock.stop()
         self.on_rest(True)
-        await asyncio.gather(*(self._lay_down(server) for server in self._servers if server.up))
+        # One that is being brought back has the device, too: it lies down when it is through.
+        there = [server for server in self._servers if server.up or server.sync_lock.locked()]
+        await asyncio.gather(*map(self._lay_down, there))
 
     async def wake(self, source: str | Path | None = None, version: int = 0, *, lineage: str | None = None) -> None:
         """Take the device again, with the weights of `source` or else the present ones; proven in either case."""
@@ -304,9 +306,12 @@ class VllmPolicy(TrainablePolicy):
             server.why = str(error)
             return
         if label != self._weights.label:
-            server.proofs.clear()  # started again: what was proven was another process
+            server.proofs.clear()
+        if label not in self._versions:  # none of ours: another process than the one that lay down and was proven
             server.asleep = False
             await server.loader.close()  # its group was with the other process
+        if self._router.held:
+            return
         await self._sync(server)
         if is_proven(server, self._weights.label):
             self._router.mark_up(server)
@@ -382,11 +387,6 @@ class VllmPolicy(TrainablePolicy):
                 f"{len(tokens)} tokens + {max_new_tokens} new ones exceed the servers' context of {self.max_context}. "
                 "Lower max_new_tokens, or the preset's max_context."
             )
-
-
-async def _close(server: Server) -> None:
-    await server.loader.close()
-    await server.client.close()
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

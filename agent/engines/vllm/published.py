@@ -42,3 +42,10 @@ def keep_weights(source: Path, into: Path, version: int, lineage: str) -> Publis
             except OSError:  # another file system
                 shutil.copyfile(file, folder / file.name)
     return PublishedWeights(folder.resolve(), version, lineage, probe_of_folder(folder), file_hashes(folder))
+
+
+def drop_others(kept: PublishedWeights) -> None:
+    """Remove the other versions' folders beside it. Blocks."""
+    for folder in kept.folder.parent.iterdir():
+        if folder != kept.folder:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -38,6 +38,10 @@ class Server:
     proofs: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """Label of weights → how the proof that this server serves them ended."""
 
+    async def close(self) -> None:
+        await self.loader.close()
+        await self.client.close()
+
 
 class Router:
     def __init__(self, servers: list[Server], *, in_flight: int, patience_s: float) -> None:
