@@ -7,6 +7,7 @@ Limits, tools, observations, grading and faults are the loop's, the same for bot
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +38,10 @@ class Dialogue(abc.ABC):
     """Of the newest turn."""
     turn_logprob: float = float("nan")
     """Mean log-probability of the newest turn's tokens, where there are any."""
+
+    def clock(self) -> float:
+        """Seconds by which the episode's wall clock is measured. It stands still while whoever acts cannot."""
+        return time.monotonic()
 
     @abc.abstractmethod
     def begin(self, messages: Sequence[Message], tools: Tools, *, listed: bool) -> None:

@@ -104,8 +104,6 @@ async def run_episode(
         else policy.dialogue(renderer, preset, limits)
     )
     episode = _Episode(dialogue, env, preset, identity, limits, cut or asyncio.Event(), on_turn)
-    if isinstance(policy, Policy):
-        episode.clock = policy.clock
     try:
         return await episode.run()
     finally:
@@ -141,8 +139,7 @@ class _Episode:
         self.context = min(limits.max_context, dialogue.max_context or limits.max_context)
         self.timings = dict.fromkeys(("reset", "generate", "step", "grade"), 0.0)
         self.phase = "reset"
-        self.clock: Callable[[], float] = time.monotonic
-        """Measures the episode's wall clock; an engine's own may stand still for a while."""
+        self.clock = dialogue.clock
         self.deadline = float("inf")
 
     async def run(self) -> Trajectory:

@@ -27,6 +27,9 @@ class TokenDialogue(Dialogue):
         self._before: list[int] = []
         self._made: Generation | None = None
 
+    def clock(self) -> float:
+        return self.policy.clock()
+
     def begin(self, messages: Sequence[Message], tools: Tools, *, listed: bool) -> None:
         self._tools = tools
         self.builder = TrajectoryBuilder(self.renderer.prompt_ids(messages, tools if listed else []))

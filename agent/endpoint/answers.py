@@ -1,7 +1,7 @@
 """What an endpoint answered: one chat-completions object, checked, its counts and reasons kept.
 
-Promises: an answer without a message is a fault, never an empty turn; what the endpoint did not say (usage, model) is
-None or empty, never made up.
+Promises: an answer without a message, or one that the server says it broke off, is a fault, never a turn; what the
+endpoint did not say (usage, model) is None or empty, never made up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from agent.renderers.plain import turn_text
 
 THOUGHT_KEYS = ("reasoning_content", "reasoning")
 """Where servers put a turn's thoughts (DeepSeek, SGLang and older vLLM; OpenRouter and newer vLLM)."""
+BROKEN_OFF = ("abort", "error", "insufficient_system_resource")
+"""Finish reasons for which the server is to blame (vLLM and SGLang, OpenRouter, DeepSeek)."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,20 @@ class Answer:
 
 
 def read_answer(value: Any, retries: int = 0) -> Answer:
-    """Raises EndpointFault."""
+    """Raises EndpointFault, with all that came: whoever shows it blots out the key and shortens."""
     if not isinstance(value, Mapping):
-        raise EndpointFault(f"the answer is no JSON object: {str(value)[:200]}")
+        raise EndpointFault(f"the answer is no JSON object: {value}")
     choices = value.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
-        raise EndpointFault(f"the answer holds no message: {str(value)[:200]}")
+        raise EndpointFault(f"the answer holds no message: {value}")
+    if choice.get("error") or choice.get("finish_reason") in BROKEN_OFF:
+        why = choice.get("error") or choice["finish_reason"]
+        raise EndpointFault(f"the endpoint broke its answer off: {why}")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise EndpointFault(f"tool_calls is {type(calls).__name__}, not a list: {str(calls)[:200]}")
+        raise EndpointFault(f"tool_calls is {type(calls).__name__}, not a list: {calls}")
     key = next((key for key in THOUGHT_KEYS if isinstance(message.get(key), str) and message[key]), "")
     return Answer(
         content=_content(message.get("content")),

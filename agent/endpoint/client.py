@@ -33,6 +33,8 @@ from agent.endpoint.faults import EndpointDown, EndpointFault, EndpointRefused, 
 
 T = TypeVar("T")
 _SHOWN = 500
+_OWN = ("model", "messages", "tools", "stream", "n")
+_SAMPLING = ("temperature", "top_p", "seed")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CHECK_TOKENS = 16
 _CHECK_TRIES = 3
@@ -72,6 +74,13 @@ class EndpointSettings:
             )
         if not self.model:
             raise EndpointRefused("an endpoint needs the model's name (--endpoint-model).")
+        if taken := sorted({*_OWN, *_SAMPLING, self.limit_field} & {*self.extra}):
+            raise EndpointRefused(
+                f"endpoint.extra sets {', '.join(taken)}, which the run sets itself and reports: change that instead "
+                "(--endpoint-model, the temperature, the preset's limits)."
+            )
+        if needed := sorted({*_OWN} & {*self.omit}):
+            raise EndpointRefused(f"endpoint.omit leaves out {', '.join(needed)}, without which there is no question.")
 
     def key(self) -> str:
         """Raises EndpointRefused."""
@@ -90,6 +99,26 @@ class Served:
     """Most tokens, where the list of models says so."""
     notes: tuple[str, ...] = ()
     answered_by: str = ""
+
+
+class Idle:
+    """Seconds in which nobody works on the requests that it is given to: until they have a place among those in
+    flight, failed tries, and the pauses after them."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._spent + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def begins(self, since: float | None = None) -> None:
+        self.ends()
+        self._since = time.monotonic() if since is None else since
+
+    def ends(self) -> None:
+        self._spent, self._since = self.seconds, None
 
 
 class ChatClient:
@@ -116,9 +145,11 @@ class ChatClient:
         max_tokens: int,
         tools: Sequence[Any] = (),
         tries: int | None = None,
+        idle: Idle | None = None,
         **fields: Any,
     ) -> Answer:
-        """`tries`: another number than the settings'. Raises EndpointDown, EndpointRefused, TooLong, Filtered."""
+        """`tries`: another number than the settings'. `idle` takes the time that no answer is to blame for.
+        Raises EndpointDown, EndpointRefused, TooLong, Filtered."""
         settings = self.settings
         body: dict[str, Any] = {"model": settings.model, "messages": list(messages), **fields, **settings.extra}
         if tools:
@@ -126,8 +157,13 @@ class ChatClient:
         body = {key: value for key, value in body.items() if key not in settings.omit}
         if settings.limit_field:
             body[settings.limit_field] = max_tokens
-        async with self._gate:
-            return await self._again(lambda retries: self._answer("/chat/completions", body, retries), tries)
+        idle = idle or Idle()
+        idle.begins()
+        try:
+            async with self._gate:
+                return await self._again(lambda retries: self._answer("/chat/completions", body, retries), tries, idle)
+        finally:
+            idle.ends()
 
     async def check(self, tools: Sequence[Any] = (), **fields: Any) -> Served:
         """That address, key, model, tools and parameters are taken: the list of models, and one tiny question in the
@@ -156,13 +192,19 @@ class ChatClient:
             raise EndpointRefused(f"{error}{more}{_tools_hint(str(error)) if tools else ''}") from error
         return Served(context, tuple(notes), answer.model)
 
-    async def _again(self, once: Callable[[int], Awaitable[T]], tries: int | None = None) -> T:
+    async def _again(
+        self, once: Callable[[int], Awaitable[T]], tries: int | None = None, idle: Idle | None = None
+    ) -> T:
         """`once` gets the number of failed tries before it."""
+        idle = idle or Idle()
         began, pause, tries = time.monotonic(), _FIRST_PAUSE_S, tries or self.settings.tries
         for tried in range(1, tries + 1):
+            idle.ends()
+            started = time.monotonic()
             try:
                 return await once(tried - 1)
             except EndpointFault as fault:
+                idle.begins(started)
                 spread = pause * random.uniform(0.75, 1.25)  # so that many episodes do not come back at once
                 wait = max(spread, fault.retry_after_s or 0.0)
                 spent = time.monotonic() - began
@@ -181,7 +223,7 @@ class ChatClient:
         try:
             return read_answer(value, retries)
         except EndpointFault as error:
-            raise EndpointFault(self._clean(f"POST {self.url}{path}: {error}")) from error
+            raise EndpointFault(f"POST {self.url}{path}: {self._clean(str(error))[:_SHOWN]}") from error
 
     async def _call(self, verb: str, path: str, body: Any) -> Mapping[str, Any]:
         where = f"{verb} {self.url}{path}"
@@ -200,18 +242,19 @@ class ChatClient:
         if status >= 400 or refused:  # some gateways answer 200 and put the error inside
             raise fault_of(where, self._refusal(status, value, raw), _retry_after(headers.get("Retry-After")))
         if not isinstance(value, Mapping):
-            raise EndpointFault(f"{where}: the answer is no JSON object: {raw[:_SHOWN].decode('utf-8', 'replace')}")
+            text = self._clean(raw.decode("utf-8", "replace"))[:_SHOWN]
+            raise EndpointFault(f"{where}: the answer is no JSON object: {text}")
         return value
 
     def _refusal(self, status: int, value: Any, raw: bytes) -> Refusal:
         found = value.get("error", value) if isinstance(value, Mapping) else None
         inner = found if isinstance(found, Mapping) else {}
         message = inner.get("message") or inner.get("detail") or (found if isinstance(found, str) else "")
-        text = str(message or raw.decode("utf-8", "replace"))[:_SHOWN]
+        text = self._clean(str(message or raw.decode("utf-8", "replace")))[:_SHOWN]
         code = inner.get("code") or inner.get("type") or ""
         if status < 400:
             status = code if isinstance(code, int) and code >= 400 else 502
-        return Refusal(status, self._clean(text), code if isinstance(code, str) else "")
+        return Refusal(status, text, self._clean(code)[:_SHOWN] if isinstance(code, str) else "")
 
     def _clean(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text

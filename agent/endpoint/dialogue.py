@@ -8,20 +8,22 @@ Promises:
 * sent and received texts stand in the trajectory as `quoted` and `observation` spans, as ids for looking only; usage,
   finish and refusal reasons and the model that answered stand in the outcome, turn by turn;
 * sizes are the endpoint's own counts; what it has not counted yet is guessed at three bytes a token, which is rather
-  too many. A refusal for length asks for a shorter answer, until less than `answer_reserve` is left: ContextFull.
+  too many. A refusal for length asks for a shorter answer, until less than `answer_reserve` is left: ContextFull;
+* the episode's clock stands still while a request waits for its place, and for failed tries and their pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent.dialogue import ContextFull, Dialogue, fitted
 from agent.endpoint.answers import Answer, Usage
-from agent.endpoint.client import ChatClient
+from agent.endpoint.client import ChatClient, Idle
 from agent.endpoint.faults import Filtered, TooLong
 from agent.parsers import CallError, Parsed, Tools, fenced, hermes, native
 from agent.parsers.common import THINK, THOUGHT, after_thought
@@ -77,6 +79,10 @@ class EndpointDialogue(Dialogue):
         self._used = self._sampled = 0
         self._turns: list[dict[str, Any]] = []
         self._asking: asyncio.Task[Answer] | None = None
+        self._idle = Idle()
+
+    def clock(self) -> float:
+        return time.monotonic() - self._idle.seconds
 
     def begin(self, messages: Sequence[Message], tools: Tools, *, listed: bool) -> None:
         self._messages = [dict(message) for message in messages]
@@ -124,7 +130,9 @@ class EndpointDialogue(Dialogue):
             fields |= {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
         while True:
             try:
-                return await self.client.chat(self._messages, max_tokens=room, tools=self._tools, **fields)
+                return await self.client.chat(
+                    self._messages, max_tokens=room, tools=self._tools, idle=self._idle, **fields
+                )
             except TooLong as refused:
                 room = shorter(room, refused)
                 if room < self.limits.answer_reserve:
@@ -134,7 +142,7 @@ class EndpointDialogue(Dialogue):
         """Part of the conversation from here on."""
         counted = answer.usage or Usage(self._used, guessed_tokens(answer.text))
         self._sampled += counted.completion
-        self._used = counted.prompt + counted.completion
+        self._used = counted.prompt + counted.completion - self._dropped(answer, counted)
         self.turn_tokens, self._answer = counted.completion, answer
         self.builder.append_quoted(self.renderer.text_ids(answer.text))
         told = {
@@ -150,6 +158,14 @@ class EndpointDialogue(Dialogue):
             "retries": answer.retries,
         }
         self._turns.append({key: value for key, value in told.items() if value not in (None, "", 0) or key == "finish"})
+
+    def _dropped(self, answer: Answer, counted: Usage) -> int:
+        """Tokens of thoughts that are not in the history: those that are hidden, or not sent back. Of a turn that was
+        cut all count: what cut it must be seen."""
+        if answer.finish == "length" or (answer.thought and self.manner.thoughts == "send"):
+            return 0
+        found = guessed_tokens(answer.thought) if counted.reasoning is None else counted.reasoning
+        return min(found, counted.completion)
 
     def parse(self, *, cut: bool) -> Parsed:
         answer = self._newest
