@@ -22,13 +22,15 @@ from data.task import TaskError
 
 SOURCE = "swe-smith"
 _PYTEST = "pytest --disable-warnings --color=no --tb=no --verbose"
+_BY_NAME = "python__mypy"
+"""Its cases lie in data files and are chosen by name."""
 # Projects that are run otherwise: command (test files are added where ids name some), parser, and the tests to hide
 # where the ids do not name their files.
 _COMMANDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "HIPS__autograd": (f"{_PYTEST} -n 0", "pytest", ()),
     "paramiko__paramiko": ("pytest -rA --color=no --disable-warnings", "pytest", ()),
     "pydantic__pydantic": (f"UV_OFFLINE=1 UV_NO_SYNC=1 /root/.local/bin/uv run {_PYTEST}", "pytest", ()),
-    "python__mypy": ("pytest --color=no -rA", "pytest", ("test-data", "mypy/test")),
+    _BY_NAME: ("pytest --color=no -rA", "pytest", ("test-data", "mypy/test")),
     "tornadoweb__tornado": ("python -m tornado.test --verbose", "unittest_shown", ("tornado/test",)),
     "un33k__python-slugify": ("python test.py --verbose", "unittest_shown", ("test.py",)),
 }
@@ -50,6 +52,8 @@ def swe_smith(row: Row, number: int) -> dict[str, Any]:
     command, parser, files, hidden = _how(where, project, fails)
     if files:
         passes = [one for one in passes if one.split("::")[0] in files]
+    elif project == _BY_NAME:
+        passes = [one for one in passes if _chosen(one, fails)]
     broken = set(_CHANGED.findall(bug))
     try:
         fix = reverse_patch(bug, where)
@@ -75,8 +79,8 @@ def swe_smith(row: Row, number: int) -> dict[str, Any]:
 def _how(where: str, project: str, fails: list[str]) -> tuple[str, str, list[str], Sequence[str]]:
     """Command, parser, test files, other tests to hide. Raises CannotRun."""
     command, parser, hidden = _COMMANDS.get(project, (_PYTEST, "pytest", ()))
-    if project == "python__mypy":  # its cases lie in data files and are chosen by name
-        names = " or ".join(one.rsplit("::", 1)[-1] for one in fails)
+    if project == _BY_NAME:
+        names = " or ".join(map(_name, fails))
         return f"{command} -k {shlex.quote(names)}", parser, [], hidden
     if hidden:
         return command, parser, [], hidden
@@ -86,6 +90,15 @@ def _how(where: str, project: str, fails: list[str]) -> tuple[str, str, list[str
     if any(path.startswith(("/", "../")) for path in files):
         raise CannotRun(where, "its test ids name files outside of the repository")
     return command, parser, files, hidden
+
+
+def _name(test_id: str) -> str:
+    return test_id.rsplit("::", 1)[-1]
+
+
+def _chosen(test_id: str, fails: list[str]) -> bool:
+    """Whether the names of `fails` choose this test too: parts of a name do, whatever the case."""
+    return any(_name(one).lower() in _name(test_id).lower() for one in fails)
 
 
 def image_of(name: str) -> str:

@@ -93,6 +93,19 @@ def test_projects_that_are_run_otherwise(
     assert (row.eval_script.splitlines()[-1], row.hidden[0], row.log_parser) == (command, hidden, parser)
 
 
+def test_where_names_choose_the_tests_only_chosen_ones_are_judged(tmp_path: Path) -> None:
+    """Another would be missing from the log, which counts as failed: no such row could ever be solved."""
+    suite = "mypy/test/testcheck.py::TypeCheckSuite::check-x.test::"
+    given = {
+        **SMITH,
+        "repo": "swesmith/python__mypy.e93f06ce",
+        "FAIL_TO_PASS": [f"{suite}testAdd"],
+        "PASS_TO_PASS": [f"{suite}testAddMore", f"{suite}testOther", f"{suite}alsoTESTADD"],
+    }
+    row = read_row(load(tmp_path, "swe-smith", given)[0])
+    assert row.pass_to_pass == (f"{suite}testAddMore", f"{suite}alsoTESTADD")
+
+
 @pytest.mark.parametrize(
     ("name", "image"),
     [
