@@ -87,10 +87,10 @@ def usage(api: Any, ledger: Ledger, root: str) -> Usage:
                 kept = f"{count} containers use it"
             elif name in leased:
                 kept = "about to be used"
+            elif RUN in labels:  # first: it has its image's labels too
+                kept = "a run's prepared state (sao sandbox gc)"
             elif MADE_HERE in labels:
                 kept, made = "made here (prune --made)", True
-            elif RUN in labels:
-                kept = "a run's prepared state (sao sandbox gc)"
             elif name.removesuffix(":latest") == _BASE:
                 kept = "the base image of sandboxes"
             elif entry is None:

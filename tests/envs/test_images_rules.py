@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,12 +25,15 @@ from envs.images import (
     Need,
     NoSpace,
     RegistryBusy,
+    disk,
 )
 from envs.images.disk import Image, Usage
 from envs.images.faults import read_fault
 from envs.images.ledger import Ledger
+from envs.images.names import MADE_HERE
 from envs.images.registry import parse_wait
 from envs.sandbox import ImageMissing, SandboxError
+from envs.sandbox.docker_survey import RUN
 
 DIGEST = "sha256:" + "a" * 64
 GIB = 1 << 30
@@ -218,3 +222,16 @@ def test_the_verdict_of_a_plan() -> None:
     gone = Need("g", 1, "missing", None, "no registry has it", hopeless=True)
     assert plan(GIB, 9 * GIB, 0, gone).verdict == "not to be had"
     assert all(verdict in plan(GIB, room, 0).meaning for room, verdict in [(3 * GIB, "there is room"), (0, "not even")])
+
+
+def test_a_runs_prepared_state_is_never_one_that_was_made_here(tmp_path: Path) -> None:
+    """A state of a home-made image has that image's labels too."""
+
+    class Engine:
+        def df(self) -> dict[str, Any]:
+            labels = {"made:1": {MADE_HERE: "x"}, "state:1": {MADE_HERE: "x", RUN: "r"}}
+            images = [{"Id": tag, "RepoTags": [tag], "Labels": each, "Size": 1} for tag, each in labels.items()]
+            return {"Images": images}
+
+    found = disk.usage(Engine(), Ledger("engine", tmp_path), "")
+    assert {image.name: image.made for image in found.images} == {"made:1": True, "state:1": False}
