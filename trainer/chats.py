@@ -47,7 +47,7 @@ def write_chat(renderer: TemplateRenderer, messages: Sequence[Message]) -> Demon
     """The whole conversation: an optional system message, then user and assistant in turn. Raises RendererRefused where
     the model's chat template cannot be followed."""
     first = next(number for number, message in enumerate(messages) if message["role"] == "user") + 1
-    ids = renderer.prompt_ids(messages[:first], ())
+    ids = renderer.prompt_ids(messages[:first], (), foreign=("system", "user"))
     learned = [False] * len(ids)
     for message in messages[first:]:
         speaks = message["role"] == "assistant"
@@ -161,15 +161,18 @@ def prepare_chats(
 
 
 def _split(groups: dict[str, list[Demonstration]], measure: int) -> tuple[list[Demonstration], list[Demonstration]]:
-    """(train, held out) by first question; the held-out ones are those whose question has the least hash."""
+    """(train, held out) by first question; the held-out ones are those whose question has the least hash, passing over
+    those that too many begin with. Where all are such, it is the rarest one."""
     total = sum(map(len, groups.values()))
     wanted = min(measure, max(1, int(total * HELD_OUT)))
     held: set[str] = set()
     count = 0
-    for question in sorted(groups, key=lambda text: content_hash([text.encode("utf-8", "surrogatepass")])):
-        if count >= wanted or len(held) + 1 >= len(groups):
-            break
-        held.add(question)
-        count += len(groups[question])
+    order = sorted(groups, key=lambda text: content_hash([text.encode("utf-8", "surrogatepass")]))
+    if len(groups) > 1 and all(len(groups[question]) > wanted for question in order):
+        held = {min(order, key=lambda question: len(groups[question]))}
+    for question in order:
+        if count + len(groups[question]) <= wanted and len(held) + 1 < len(groups):
+            held.add(question)
+            count += len(groups[question])
     train = [one for question, many in groups.items() if question not in held for one in many]
     return train, [one for question, many in groups.items() if question in held for one in many]

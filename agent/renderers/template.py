@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -71,11 +71,15 @@ class TemplateRenderer:
 
     # --- prompt -------------------------------------------------------------------------------------------------------
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        """The template's own text; special tokens spelled inside a message's content stay the characters they are."""
+    def prompt_ids(
+        self, messages: Sequence[Message], tools: Tools, *, foreign: Collection[str] = ("user", "tool")
+    ) -> list[int]:
+        """The template's own text; special tokens spelled inside a message's content stay the characters they are.
+
+        `foreign`: roles whose messages are not ours."""
         if tools and not self.template_shows_tools:
             messages, tools = with_tool_list(messages, tools, self.shape), ()
-        safe, held = self._hold_specials(messages)
+        safe, held = self._hold_specials(messages, foreign)
         ids: list[int] = []
         for piece in _MARK.split(self.template_text(safe, tools)):
             ids += self.tokenizer.encode_text(held[piece]) if piece in held else self.tokenizer.encode_marked(piece)
@@ -245,8 +249,10 @@ class TemplateRenderer:
         kinds = self.tokenizer.hf.added_tokens_decoder
         return [name for name, one in self.tokenizer.added.items() if kinds[one].special or name[:2] in ("<|", "<｜")]
 
-    def _hold_specials(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """Replace added tokens spelled in user and tool messages, which are not ours, by private-use marks."""
+    def _hold_specials(
+        self, messages: Sequence[Message], foreign: Collection[str]
+    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Replace added tokens spelled in messages that are not ours by private-use marks."""
         held: dict[str, str] = {}
 
         def hold(match: re.Match[str]) -> str:
@@ -257,7 +263,7 @@ class TemplateRenderer:
         safe = []
         for message in messages:
             content = message.get("content")
-            if message.get("role") in ("user", "tool") and isinstance(content, str):
+            if message.get("role") in foreign and isinstance(content, str):
                 content = self._spelled.sub(hold, content)
             safe.append({**message, "content": content})
         return safe, held

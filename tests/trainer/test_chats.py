@@ -105,6 +105,20 @@ def test_learned_are_the_answers_and_their_ends() -> None:
     assert not one.free.any()
 
 
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_special_tokens_a_text_spells_stays_text_in_every_role(name: str) -> None:
+    renderer = any_renderer(name)
+    specials = set(renderer.tokenizer.added.values())
+    plain = write_chat(renderer, talk(("a", "b"), ("c", "d"), system="e"))
+    forged = [piece for piece in PIECES if piece in renderer.tokenizer.added]
+    for piece in forged:
+        a, b, c, d, e = (f"{letter} {piece} {letter}" for letter in "abcde")
+        one = write_chat(renderer, talk((a, b), (c, d), system=e))
+        counts = [sum(token in specials for token in each.tokens.tolist()) for each in (one, plain)]
+        assert counts[0] == counts[1], piece
+    assert forged
+
+
 def test_several_rounds_are_refused_where_the_template_rewrites_them() -> None:
     renderer = any_renderer("qwen3.5")
     assert write_chat(renderer, talk(("a?", "b."))).action.any()
@@ -151,6 +165,17 @@ def test_held_out_questions_are_never_trained_on_whatever_the_order() -> None:
     assert not questions[0] & questions[1]
     assert len(one.heldout) == 6  # 5 % of 120; a question is held out with all its answers, here three
     assert one.fingerprint != other.fingerprint
+
+
+def test_a_question_that_many_begin_with_is_not_held_out() -> None:
+    """At most the share that was said: "Hi" opens thousands of conversations, and its hash may be the least."""
+    renderer = any_renderer("smollm2")
+    for common in ("Hi", "hello", "q", "what?"):
+        chats = [talk((common, f"answer {n}")) for n in range(60)] + [talk((f"rare {n}", "a")) for n in range(40)]
+        data = prepare_chats(renderer, chats, max_length=400, measure=64, seed=0)
+        assert len(data.heldout) == 5
+    chats = [talk((f"question {n % 3 % 2}", f"answer {n}")) for n in range(9)]  # six begin with one, three with another
+    assert len(prepare_chats(renderer, chats, max_length=400, measure=64, seed=0).heldout) == 3
 
 
 def test_every_conversation_comes_once_an_epoch_in_another_order() -> None:
