@@ -5,8 +5,9 @@ bug by a patch on it: then the task's repository is one new commit of the result
 tests that judge may stand in the image too; they wait in a folder of the driver's, which an agent's sandbox loses
 before the agent acts, and go back, over whatever a patch wrote there, before the tests run.
 
-Promises: the same image gives the same commit id every time; copies of the unbroken files among the untracked ones are
-removed; whatever cannot be done is an EnvironmentFault with the reason, never a verdict.
+Promises: the same image gives the same commit id every time; copies of the unbroken files and of the hidden tests among
+the untracked ones are removed, and so is what runs of the tests left (compiled code of other states, pytest's lists);
+whatever cannot be done is an EnvironmentFault with the reason, never a verdict.
 """
 
 from __future__ import annotations

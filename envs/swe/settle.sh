@@ -1,6 +1,7 @@
 # Settles the image's repository $D: see envs/swe/settle.py, which puts this into the sandbox. $B is a commit or HEAD, $W
 # holds bug.patch and the lists hidden and removed (a path a line), $S is where hidden files go. Prints the id of the
-# task's commit and then the folders of virtual environments, a line each; on failure exit code 9 and the reason. Hygiene comes after it and makes .git anew from that commit.
+# task's commit and then the folders of virtual environments, a line each; on failure exit code 9 and the reason.
+# Hygiene comes after it and makes .git anew from that commit.
 
 exec 3>&1 >"$W/log" 2>&1
 die() { printf 'settling the repository: %s\n' "$*" >&3; tail -c 1500 "$W/log" >&3; exit 9; }
@@ -12,18 +13,26 @@ git read-tree "$H" || die "$H has no tree"
 mkdir -p .git/info
 printf '* -text !eol -ident -filter !working-tree-encoding !diff !merge !whitespace\n' >.git/info/attributes
 
+# What Python compiled, of other states of the project perhaps, and pytest's lists of the hidden tests. What is installed
+# may keep its own, unless the bug makes copies of the working files telling.
+spare=./.venv; [ ! -s "$W/bug.patch" ] || spare=./.git
+find . \( -path ./.git -o -path "$spare" \) -prune -o \
+  -type d \( -name __pycache__ -o -name .pytest_cache \) -prune -exec rm -rf {} +
+
+twins() { # a file that the agent must not see, its name: removes copies that no commit knows (build/lib)
+  find . -path ./.git -prune -o -type f -name "$2" -print | while IFS= read -r copy; do
+    cmp -s "$1" "$copy" || continue
+    git ls-files --error-unmatch -- "$copy" >/dev/null 2>&1 || rm -f "$copy"
+  done
+}
+
 if [ -s "$W/bug.patch" ]; then
   git apply --cached --whitespace=nowarn "$W/bug.patch" || die "bug_patch does not apply to $H"
   git diff-index --cached --no-renames --name-only -z "$H" -- >"$W/broken"
   [ -s "$W/broken" ] || die "bug_patch changes nothing"
-  # What Python compiled of the unbroken files, and other copies of them that no commit knows (build/lib).
-  find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
   tr '\0' '\n' <"$W/broken" | while IFS= read -r path; do
     git cat-file blob "$H:$path" >"$W/whole" 2>/dev/null && [ -s "$W/whole" ] || continue
-    find . -path ./.git -prune -o -type f -name "${path##*/}" -print | while IFS= read -r copy; do
-      cmp -s "$W/whole" "$copy" || continue
-      git ls-files --error-unmatch -- "$copy" >/dev/null 2>&1 || rm -f "$copy"
-    done
+    twins "$W/whole" "${path##*/}"
   done
   xargs -0 rm -f -- <"$W/broken"
   git diff-index --cached --no-renames --diff-filter=d --name-only -z "$H" -- |
@@ -40,6 +49,7 @@ while IFS= read -r path; do
   esac
   [ -e "$path" ] || die "there is no $path in the image, which the row's tests need"
   away "$path" "$S/$to"
+  [ ! -s "$S/$to" ] || [ ! -f "$S/$to" ] || twins "$S/$to" "${to##*/}"
   # Where it goes back there may be a link to it (or an older copy).
   [ "$to" = "$path" ] || rm -rf -- "./$to"
   git rm -f -r -q --cached --ignore-unmatch -- "$to" || die "$to cannot be taken out of the commit"

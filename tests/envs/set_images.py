@@ -108,6 +108,11 @@ R2E_ROW: Mapping[str, Any] = {
     "expected_output_json": json.dumps(R2E_EXPECTED),
     "problem_statement": "Look at this.\n[ISSUE]\n**total() subtracts**\n[/ISSUE]\n",
 }
+# As good as readable: what a run of the tests on the working project leaves.
+_LEFT_BY_TESTS = {
+    "testbed/shop/__pycache__/cart.cpython-311.pyc": GOOD,
+    "testbed/.pytest_cache/v/cache/nodeids": "['tests/test_cart.py::test_total', 'a + b']",
+}
 _ACTIVATE = 'conda() { :; }\n[ -z "${1:-}" ] || PATH=/opt/miniconda3/envs/$1/bin:$PATH\nexport PATH\n'
 _PYTHON = '#!/bin/sh\nexec /usr/bin/python3 "$@"\n'
 
@@ -121,6 +126,8 @@ def smith_image(name: str, folder: Path) -> str:
         # What an installation leaves: a copy of the working code.
         "testbed/build/lib/shop/cart.py": GOOD,
         "testbed/build/lib/shop/other.py": GOOD,
+        "testbed/build/lib/tests/test_cart.py": PROJECT["tests/test_cart.py"],
+        **_LEFT_BY_TESTS,
     }
     return build(name, [*members(environment), *tree(folder, "testbed")])
 
@@ -135,6 +142,7 @@ def r2e_image(name: str, folder: Path) -> str:
         "testbed/.venv/bin/python": _PYTHON,
         "testbed/.venv/notes.txt": "installed\n",
         "testbed/install.sh": "uv venv\n",
+        **_LEFT_BY_TESTS,
         "testbed/run_tests.sh": "PYTHONWARNINGS=ignore .venv/bin/python -W ignore -m pytest -rA r2e_tests",
         "testbed/parsed_commit.json": json.dumps(R2E_COMMIT),
         "expected_test_output.json": json.dumps(R2E_EXPECTED),
