@@ -27,8 +27,16 @@ class JudgeChoice:
     settings: EndpointSettings
     answers: str = UNDECIDED
 
+    def __post_init__(self) -> None:
+        """Raises UserError."""
+        try:
+            self.settings.check()
+            self.settings.key()
+        except EndpointRefused as error:
+            raise UserError(f"The judge cannot be used: {error} Nothing was started.") from error
+
     def check(self) -> None:
-        """That the endpoint knows key and model. Raises UserError, EngineError."""
+        """That the endpoint knows key and model. Raises EngineError."""
 
         async def ask() -> None:
             client = ChatClient(self.settings)
@@ -37,11 +45,6 @@ class JudgeChoice:
             finally:
                 await client.close()
 
-        try:
-            self.settings.check()
-            self.settings.key()
-        except EndpointRefused as error:
-            raise UserError(f"The judge cannot be used: {error} Nothing was started.") from error
         asyncio.run(ask())
 
 

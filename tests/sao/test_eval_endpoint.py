@@ -273,6 +273,8 @@ def test_a_judge_beside_the_rules(runs: Path, tmp_path: Path) -> None:
     words = (*words, "--samples", "2", "--run", "j")
     with in_thread(ChatServer(rules)) as server, in_thread(ChatServer(judges, model="judge", key="sk-j")) as other:
         wrong = ("--judge-endpoint", other.url, "--judge-model", "judge")
+        assert "NO_SUCH" in sao(*words, *endpoint(server), *wrong, "--judge-key-env", "NO_SUCH", code=2)
+        assert not (runs / "j").exists()
         assert "status 401" in sao(*words, *endpoint(server), *wrong, code=3)
         assert "need no judge" in sao("eval", "aime2025", "--data", problems(tmp_path), *wrong, code=2)
         problems(tmp_path, rows)
