@@ -21,7 +21,7 @@ from data.trajectory import Trajectory
 from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, environments_of
 from sao.config import Config
-from sao.endpoint import actor_of, is_endpoint
+from sao.endpoint import actor_of, checked, is_endpoint
 from sao.train_rollouts import fleet_settings
 
 
@@ -50,6 +50,8 @@ async def _evaluate(
     temperature: float,
     log_path: Path | None,
 ) -> HeldoutScore:
+    if is_endpoint(config):  # before a download of tasks
+        checked(config)
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
     backend = await backend_of(config, f"eval-{split}")

@@ -37,6 +37,7 @@ from eval.swebench.store import EvalFolder
 from eval.swebench.validate import check_rows, skip_list
 from sao.backend import backend_of
 from sao.config import Config
+from sao.endpoint import checked, is_endpoint
 from sao.eval_view import GradingView
 from sao.paths import runs_folder
 
@@ -253,6 +254,8 @@ def run_agent(
     from sao.rollout import play
     from sao.rundir import open_run
 
+    if is_endpoint(config):  # before a download of rows
+        checked(config)
     harness_version()
     rows = choice.load()
     settings = choice.settings(settings, rows)

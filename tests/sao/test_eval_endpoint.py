@@ -193,6 +193,20 @@ def test_generated_tasks_by_an_endpoint_and_nothing_trains_on_them(runs: Path, t
     assert "turn 0 quoted" in sao("replay", runs / "m", "--episode", "0", "--plain")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "tasks", "--set", "tasks.name=swe", "--set", "tasks.path=/nowhere/rows.jsonl"),
+        ("eval", "swebench", "--rows", "/nowhere/rows.jsonl"),
+        ("eval", "aime2025", "--data", "/nowhere/problems.jsonl"),
+    ],
+)
+def test_settings_are_looked_at_before_any_task_is(runs: Path, words: tuple[str, ...]) -> None:
+    flags = ("--endpoint", "http://127.0.0.1:9/v1", "--endpoint-model", "m", "--api-key-env", "NO_SUCH")
+    assert "variable NO_SUCH" in " ".join(sao(*words, *flags, code=2).split())
+    assert not list(runs.glob("*"))
+
+
 def test_refusals_come_before_work_starts(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     words = ("eval", "aime2025", "--data", problems(tmp_path), "--protocol", short(tmp_path), "--samples", "1")
