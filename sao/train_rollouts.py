@@ -44,7 +44,7 @@ from sao.train_setup import turn_of
 from trainer.folders import FolderError
 from trainer.gpu_turn import GpuTurn
 from trainer.paths import TrainerPaths, replace_file
-from trainer.publish import WeightFolder
+from trainer.publish import PublishError, WeightFolder
 
 POLL_S = 0.05
 _REPORT_EVERY_S = 0.5
@@ -304,15 +304,17 @@ async def take_newest(policy: TrainablePolicy, weights: WeightFolder) -> None:
 
 async def leave_device(policy: TrainablePolicy, weights: WeightFolder, turn: GpuTurn) -> None:
     """Leave the device to the trainer for its step and go on under what it published. The episodes' own clocks stand
-    still meanwhile; commands in sandboxes go on."""
+    still meanwhile; commands in sandboxes go on. Raises FolderError where that is damaged: nothing newer would come
+    while everything waits here."""
     await policy.rest()
     turn.give()
     await turn.take()
     while (newest := weights.newest()) is not None and newest.number > policy.version:
-        # Pruned between looking and fetching: a newer one is there.
-        with contextlib.suppress(FolderError), weights.fetch(newest) as folder:
-            await policy.wake(folder, newest.number, lineage=newest.lineage)
+        with contextlib.suppress(PublishError):  # pruned between looking and fetching: a newer one is there
+            with weights.fetch(newest) as folder:
+                await policy.wake(folder, newest.number, lineage=newest.lineage)
             return
+        await asyncio.sleep(POLL_S)
     await policy.wake()
 
 

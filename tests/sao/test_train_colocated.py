@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from agent.engines.embedded import EmbeddedPolicy
 from sao import train_rollouts
 from sao.train import account, finished
+from trainer.folders import FolderError
+from trainer.gpu_turn import GpuTurn
 from trainer.loop import Trainer
+from trainer.publish import Version, WeightFolder
 
 from .training_sides import make_policy, make_run, start
 
@@ -144,3 +148,26 @@ def test_killed_and_started_again(tmp_path: Path, policy: Path, trainer: str, ro
     assert both(run) == [0, 0]
     assert account(config, run) == []
     check_turns((run / "diary").read_text().split(), deaths=1 if trainer else 0)
+
+
+def test_a_damaged_version_ends_the_side_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    """Nothing newer comes while the servers lie down and the trainer waits for trajectories."""
+
+    class Resting:
+        version = 0
+
+        async def rest(self) -> None: ...
+
+        async def wake(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("under damaged weights")
+
+    weights = WeightFolder(tmp_path / "weights")
+    weights.open_for_writing()
+    model = AutoModelForCausalLM.from_pretrained(make_policy(tmp_path / "policy"))
+    weights.publish(model, Version(1, "line"), {})
+    with (weights.path(1) / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+    turn = GpuTurn(tmp_path)
+    with pytest.raises(FolderError, match="is not what was written"):
+        asyncio.run(train_rollouts.leave_device(Resting(), weights, turn))  # type: ignore[arg-type]
+    turn.close()
