@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -283,7 +282,8 @@ def account(config: Config, run: Path) -> list[str]:
 
 
 def export_final(run: Path, model: Path) -> Path:
-    """The newest weights beside the model's tokenizer: a folder that any engine loads. Made again when out of date."""
+    """The newest weights beside the model's tokenizer: a folder that any engine loads. Made again each time."""
+    from trainer.export import export_model
     from trainer.publish import WeightFolder
 
     weights = WeightFolder(TrainerPaths(run).weights)
@@ -291,12 +291,8 @@ def export_final(run: Path, model: Path) -> Path:
     if newest is None:
         raise FolderError(f"{weights.directory} holds no version: the trainer never started")
     target = run / FINAL
-    shutil.rmtree(target, ignore_errors=True)
     with weights.fetch(newest) as folder:
-        shutil.copytree(folder, target)
-    for name in (*TOKENIZER_FILES, "generation_config.json"):
-        if (model / name).is_file():
-            shutil.copyfile(model / name, target / name)
+        export_model(folder, target, [model / name for name in (*TOKENIZER_FILES, "generation_config.json")])
     return target
 
 

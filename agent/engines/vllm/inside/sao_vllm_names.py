@@ -17,11 +17,15 @@ _STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")
 def checkpoint_tensors(folder: pathlib.Path, device: str = "cpu") -> Iterator[tuple[str, Any]]:
     """Name and tensor of everything published in `folder`, one at a time. `device`: "meta" reads no data."""
     tied = bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings"))
-    stacked = any(_STACKED.search(name) for name in _names(folder))
-    as_saved = _reverter(folder) if stacked else lambda name, tensor: {name: tensor}
+    as_saved = _reverter(folder) if is_stacked(folder) else lambda name, tensor: {name: tensor}
     for name, tensor in stored_tensors(folder, device):
         if not (tied and name == "lm_head.weight"):  # the embedding, which is there too
             yield from as_saved(name, tensor).items()
+
+
+def is_stacked(folder: pathlib.Path) -> bool:
+    """Whether a folder's tensors are laid out as in memory, not as in a checkpoint."""
+    return any(_STACKED.search(name) for name in _names(folder))
 
 
 def _names(folder: pathlib.Path) -> Iterator[str]:
