@@ -65,6 +65,10 @@ _INPUT = re.compile(
     r"|prompt contains (?:at least )?(\d+)",
     re.I,
 )
+_OUTPUT = re.compile(
+    r"at most (\d+) completion tokens|> (\d+), which is the maximum allowed number of output tokens", re.I
+)
+"""The answer alone may not be so long, whatever the prompt."""
 _FILTER = ("content_filter", "content_policy_violation", "invalid_prompt")
 _RETRIED = (408, 409, 425, 429)
 _BROKE = ("insufficient_quota", "billing_hard_limit_reached")
@@ -79,6 +83,8 @@ def fault_of(where: str, refusal: Refusal, retry_after_s: float | None) -> Excep
         limit = _LIMIT.search(message)
         tokens = next((int(group) for group in found.groups() if group), None) if found else None
         return TooLong(message, tokens, int(limit[1]) if limit else None)
+    if status in (400, 422) and (most := _OUTPUT.search(message)):
+        return TooLong(message, 0, int(most[1] or most[2]))
     if status in (400, 403, 422) and code in _FILTER:
         return Filtered(message)
     if (status in _RETRIED or status >= 500) and code not in _BROKE:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent.endpoint.client import EndpointSettings
-from agent.endpoint.dialogue import Manner
-from agent.endpoint.faults import EndpointRefused
+from agent.endpoint.dialogue import Manner, shorter
+from agent.endpoint.faults import EndpointRefused, Refusal, TooLong, fault_of
 from data.quoted import endpoint_facts
 from data.trajectory import ExitReason, Status
 from tests.agent.test_endpoint import chat, exit_of, play, works
@@ -62,6 +62,21 @@ def web_text(text: str) -> Any:
     from aiohttp import web
 
     return web.Response(text=text, status=401)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 900. This model supports at most 64 completion tokens, whereas you provided 900.",
+        "max_tokens: 900 > 64, which is the maximum allowed number of output tokens for small",
+    ],
+)
+def test_a_model_with_shorter_answers_than_the_run_allows_is_asked_for_those(message: str) -> None:
+    """The check's tiny question does not find it out, and no episode could end."""
+    refused = fault_of("POST x", Refusal(400, message, "invalid_value"), None)
+    assert isinstance(refused, TooLong)
+    assert shorter(900, refused) == 64
+    assert shorter(64, refused) == 32
 
 
 @pytest.mark.parametrize(
