@@ -159,6 +159,7 @@ def devices_of(config: Config) -> Devices:
         count=len(engine.servers) or engine.count,
         wanted=engine.gpus,
         visible=visible_gpus() if choose_device(config.model.device) == "cuda" else [],
+        running=bool(engine.servers),
     )
 
 

@@ -33,6 +33,8 @@ def test_who_gets_what() -> None:
     nccl, ipc = pick(weights="nccl", count=2), pick(weights="ipc", count=2)
     assert [nccl.sender(number, "nccl") for number in range(2)] == ["0", "0"]
     assert [ipc.sender(number, "ipc") for number in range(2)] == ["1", "2"]
+    far = pick(("0",), weights="nccl", count=2, running=True)  # on other machines: only the sender is here
+    assert (far.servers, far.sender(1, "nccl")) == (((), ()), "0")
     assert pick(mode="colocated", weights="ipc").servers == (("0",),)
     assert pick((), mode="colocated").servers == ((),)  # on a CPU only the phases
 

@@ -27,8 +27,11 @@ class Devices:
         return self.servers[number][0] if weights == "ipc" else self.trainer
 
 
-def choose(*, mode: str, weights: str, count: int, wanted: Sequence[str], visible: Sequence[str]) -> Devices:
-    """`wanted`: engine.gpus; `visible`: this machine's, none where the model is on the CPU. Raises DevicesRefused."""
+def choose(
+    *, mode: str, weights: str, count: int, wanted: Sequence[str], visible: Sequence[str], running: bool = False
+) -> Devices:
+    """`wanted`: engine.gpus; `visible`: this machine's, none where the model is on the CPU; `running`: the servers run
+    already, perhaps on other machines. Raises DevicesRefused."""
     if not visible:
         if weights != "file":
             raise DevicesRefused(
@@ -51,6 +54,8 @@ def choose(*, mode: str, weights: str, count: int, wanted: Sequence[str], visibl
             raise DevicesRefused(f"{len(wanted)} GPUs (engine.gpus) cannot be divided evenly among {count} servers.")
         each = len(wanted) // count
         servers = tuple(tuple(wanted[place * each : (place + 1) * each]) for place in range(count))
+    elif running and weights == "nccl":
+        servers = ((),) * count  # wherever they are: where it is the trainer's, NCCL says so
     elif len(visible) > count:
         servers = tuple((name,) for name in visible[1 : 1 + count])
     else:
