@@ -39,7 +39,7 @@ def serve(
         raise typer.Exit(check_running(connect, view))
     resolved = load_config(config, overrides_of(overrides, model=model))
     if show:
-        describe(resolved, view, host, port)
+        describe(resolved, view, count=count, host=host, port=port)
         return
     raise typer.Exit(serve_until_stopped(resolved, view, count=count, host=host, port=port, logs=logs))
 

@@ -29,10 +29,15 @@ def _launch(config: Config, host: str) -> LaunchSettings:
     return replace(launch_settings(config, model_folder(config.model.path)), host=host)
 
 
-def describe(config: Config, console: Console, host: str, port: int) -> None:
-    """What would be started. Raises DevicesRefused."""
-    devices_of(config)
-    launch = _launch(config, host)
+def _gpus(config: Config, count: int) -> tuple[tuple[str, ...], ...]:
+    """Of each server that is to be started here. Raises DevicesRefused."""
+    engine = config.engine.model_copy(update={"count": count, "servers": ()})
+    return devices_of(config.model_copy(update={"engine": engine})).servers
+
+
+def describe(config: Config, console: Console, *, count: int, host: str, port: int) -> None:
+    """What the first server would be started with. Raises DevicesRefused."""
+    launch = replace(_launch(config, host), gpus=_gpus(config, count)[0])
     for name, value in environment(launch, base={"PATH": "$PATH"}).items():
         console.print(f"{name}={value} \\", markup=False, highlight=False, soft_wrap=True)
     console.print(shlex.join(command(launch, port)), markup=False, highlight=False, soft_wrap=True)
@@ -52,8 +57,7 @@ async def _serve(config: Config, console: Console, count: int, host: str, port: 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     settings = SuperviseSettings(start_timeout_s=config.engine.patience_s, restarts=config.engine.restarts)
-    engine = config.engine.model_copy(update={"count": count, "servers": ()})
-    gpus = devices_of(config.model_copy(update={"engine": engine})).servers
+    gpus = _gpus(config, count)
     supervisor = Supervisor(_launch(config, host), logs, count=count, port=port, settings=settings, say=say, gpus=gpus)
     async with supervisor as servers:
         stopped = asyncio.create_task(stop.wait())
