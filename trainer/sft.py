@@ -17,6 +17,7 @@ Promises:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from agent.tokenizer import Tokenizer, load_tokenizer
 from trainer.folders import new_folder, sha256, sweep
 from trainer.logprobs import body_of, check_head, chunk_rows, head_of, hidden_states, weighted_logprobs
+from trainer.metrics import MetricsWriter
 from trainer.optim import (
     TrainingSetupError,
     build_optimizer,
@@ -134,12 +136,12 @@ def _train(
     losses: list[float] = []
     scores: dict[str, float] = {}
     tokens, since = 0, time.monotonic()
-    with progress_bar() as progress, (config.out / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+    writer = MetricsWriter(config.out / "metrics.jsonl")
+    with progress_bar() as progress, contextlib.closing(writer) as metrics:
         bar = progress.add_task("sft", total=config.steps, completed=step, note="")
 
         def write(line: Mapping[str, Any]) -> None:
-            metrics.write(json.dumps(line) + "\n")
-            metrics.flush()
+            metrics.write(line)
             shown = {key: line[key] for key in ("loss", "heldout/loss", "heldout/protocol_exact") if key in line}
             progress.update(bar, note="  ".join(f"{key} {value:.3f}" for key, value in shown.items()))
 
@@ -171,15 +173,17 @@ def _train(
                     "tokens_per_second": round(tokens / seconds, 1),
                 }
                 losses, tokens, since = [], 0, now
-            if step % config.checkpoint_every == 0 or step == config.steps:
+            keep = step % config.checkpoint_every == 0 or step == config.steps
+            if keep:
                 model.eval()
                 scores = _measure(model, measured)
                 line = {"step": step, **line, **scores}
                 model.train()
+            if line:
+                write(line)  # before the checkpoint: a run that goes on from it would not write this again
+            if keep:
                 save_state(states_folder(config) / f"s{step:06d}", model, optimizer, step, settings)
                 since = time.monotonic()
-            if line:
-                write(line)
             progress.update(bar, completed=step)
     model.eval()
     return scores

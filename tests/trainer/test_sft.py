@@ -19,6 +19,7 @@ from agent.demo_model import write_start
 from trainer.config import OptimizerConfig
 from trainer.demonstrations import Demonstration
 from trainer.folders import FolderError, verify
+from trainer.metrics import read_metrics
 from trainer.optim import TrainingSetupError
 from trainer.sft import FORMAT, run_sft, sft_loss, teacher_forced
 from trainer.sft_batches import WINDOW, BatchStream, collate, data_hash
@@ -185,14 +186,18 @@ def test_killed_run_ends_with_the_weights_of_an_undisturbed_one(start: Path, tmp
     )
     assert result.returncode == -9, result.stderr.decode()
     assert not (killed / "model").exists()
+    with (killed / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "lo')  # a kill may come in the middle of a line
     said: list[str] = []
     finished = run_sft(config(start, killed, steps=6), report=said.append)
     assert sum("step 2 of 6" in line for line in said) == 1
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (finished, undisturbed))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert verify(finished, FORMAT)["settings"]["steps"] == 6
-    lines = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["step"] == 6
+    lines, whole = (read_metrics(folder / "metrics.jsonl") for folder in (killed, tmp_path / "whole"))
+    measured = [[(line["step"], line["heldout/loss"]) for line in each] for each in (lines, whole)]
+    assert measured[0] == measured[1]
+    assert [step for step, _ in measured[0]] == [0, 2, 4, 6]
     assert 0 <= lines[-1]["heldout/protocol_exact"] <= 1
 
 
