@@ -6,6 +6,9 @@ of the driver's) notes the runner's result object after the run, to a file that 
 runner did not finish by itself, and nothing in the log counts. At the end a call that fails is shown to the runner (the
 probe): hooks and patched classes that turn every report green give themselves away. Code that sets out to hunt for note
 or probe inside its own process can still lie; printing, leaving early and greening everything cannot.
+
+Commands of other people's images (training sets) may keep Python from loading the module, for good reasons. There only
+a pytest that began under watch and did not finish is a finding, no note at all is none.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from envs.swe.parsers import Outcome, ParsedLog
 
 _WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
 # These make Python ignore the driver's folder, or set their own.
-_PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\bactivate\b|-p no:terminal|-n ?(?:auto|\d)")
+_PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|-p no:terminal|-n ?(?:auto|\d)")
+_LOOSE = ("pytest", "r2e_gym", "parse_log_pytest")
 
 SOURCE = """
 import json, os, sys, warnings
@@ -77,7 +81,12 @@ def watch(place):
             return result
         module.TextTestRunner.run = watched
 
+    def began():
+        with open(place, "a") as file:
+            file.write(json.dumps({"began": True}) + "\\n")
+
     def pytest_main(module):
+        quietly(began)
         wrap = module.wrap_session
         def watched(config, doit):
             sessions = []
@@ -137,7 +146,12 @@ del place
 def can_watch(log_parser: str, eval_script: str) -> bool:
     """Only plain commands of our own rows: elsewhere a missing note would prove nothing."""
     simple = log_parser in ("unittest", "pytest") and _WATCHABLE.search(eval_script) is not None
-    return simple and _PREVENTS.search(eval_script) is None
+    return simple and _PREVENTS.search(eval_script) is None and re.search(r"\bactivate\b", eval_script) is None
+
+
+def may_watch(log_parser: str, eval_script: str) -> bool:
+    """Where a missing note proves nothing, but one that began and has no end does."""
+    return log_parser in _LOOSE and _PREVENTS.search(eval_script) is None
 
 
 async def fetch_note(sandbox: Sandbox, path: str) -> bytes:
@@ -146,6 +160,12 @@ async def fetch_note(sandbox: Sandbox, path: str) -> bytes:
         return await sandbox.get(path, max_bytes=1 << 20)
     except (OSError, ValueError):
         return b""
+
+
+def compare_loosely(parsed: ParsedLog, note: bytes) -> ParsedLog:
+    """Pytest's lines alone: what a set's own unittest runner makes of a probe is not known."""
+    lines = [line for line in note.splitlines() if b'"began"' in line or b'"passed": null' not in line]
+    return compare(parsed, b"\n".join(lines)) if lines else parsed
 
 
 def compare(parsed: ParsedLog, note: bytes) -> ParsedLog:

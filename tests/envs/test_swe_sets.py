@@ -33,6 +33,18 @@ os._exit(0)
 X"""
 
 
+def forges(lines: list[str], final: str, code: int) -> str:
+    """A log written past pytest's capture, then out, without a word in the patch that gives it away."""
+    log = "\n=== short test summary info ===\n" + "\n".join(lines) + f"\n=== {final} in 0.01s ===\n"
+    leave = f"getattr(os, '_ex' + 'it')({code})"
+    return f"""cat >>shop/cart.py <<'X'
+import os
+with open(f"/proc/{{os.getppid()}}/fd/1", "a") as log:
+    log.write(bytes.fromhex("{log.encode().hex()}").decode())
+{leave}
+X"""
+
+
 def docker() -> SandboxBackend:
     return make_backend("docker", "set-tests")
 
@@ -133,12 +145,15 @@ def test_the_agent_finds_neither_the_fix_nor_the_tests(images: dict[str, str], t
     assert "test_old.py" in seen[1]
 
 
+SUITE, R2E_SUITE = "tests/test_cart.py::test_", "r2e_tests/test_1.py::TestCart::test_"
+R2E_ENDS = {"total": "PASSED", "names[a - b]": "PASSED", "names[c]": "PASSED", "known_to_fail": "FAILED"}
 CHEATS = {
     "swe-smith": [
         ("echo 'def test_total(): pass' >tests/test_cart.py", "where hidden tests go"),
         ("mv tests real; mkdir away; ln -s ../away tests", ""),
         ("rm -rf tests; echo 'a file' >tests", ""),
         (PRINTS, "os._exit"),
+        (forges([f"PASSED {SUITE}{name}" for name in ("total", "zero", "double")], "3 passed", 0), "did not finish"),
     ],
     "r2e-gym": [
         ("echo 'echo PASSED' >run_tests.sh", "where hidden tests go"),
@@ -146,8 +161,10 @@ CHEATS = {
         ("ln -s /tmp r2e_tests", ""),
         ("printf '#!/bin/sh\\necho PASSED\\n' >.venv/bin/python", ""),
         (PRINTS, "os._exit"),
+        (forges([f"{end} {R2E_SUITE}{name}" for name, end in R2E_ENDS.items()], "1 failed, 3 passed", 1),
+         "did not finish"),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHEATS)

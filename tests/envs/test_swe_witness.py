@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envs.swe.parsers import Outcome, parse_log
-from envs.swe.witness import SOURCE, can_watch, compare
+from envs.swe.witness import SOURCE, can_watch, compare, compare_loosely
 
 
 @pytest.mark.parametrize(
@@ -139,3 +139,18 @@ def test_the_note_wins_over_the_log() -> None:
     assert parsed.outcomes == {"m.A.test_a": Outcome.FAILED, "m.A.test_b": Outcome.PASSED}
     fewer = compare(parse_log("unittest", log, 0, ()), b'{"ran": 1, "passed": null, "bad": []}\n')
     assert Outcome.PASSED not in fewer.outcomes.values()
+
+
+@pytest.mark.parametrize(
+    ("note", "counts"),
+    [
+        (b"", True),  # the image's Python never loaded the module
+        (b'{"began": true}\n', False),
+        (b'{"began": true}\n{"ran": null, "passed": 1, "bad": [], "probe": true}\n', True),
+        (b'{"ran": 9, "passed": null, "bad": [], "probe": false}\n', True),  # a unittest runner of the set's own
+        (b'{"began": true}\n{"ran": 1, "passed": null, "bad": []}\n', False),
+    ],
+)
+def test_in_other_peoples_images_a_pytest_without_an_end_is_a_finding(note: bytes, counts: bool) -> None:
+    parsed = parse_log("pytest", "t.py::a PASSED\n=== 1 passed in 0.01s ===\n", 0, ())
+    assert (compare_loosely(parsed, note).outcomes["t.py::a"] is Outcome.PASSED) is counts
