@@ -154,18 +154,18 @@ def list_findings(row: HarnessRow, report: Mapping[str, object]) -> list[Finding
 
 
 def read_note(note: bytes) -> Noted | None:
-    """None: there is no note that can be read."""
+    """None: there is no note that can be read, or none of a runner that came to its end."""
     passed, bad, honest = 0, set(), True
-    lines = [line for line in note.split(b"\n") if line.strip()]
     try:
-        for line in lines:
-            entry = json.loads(line)
+        entries = [json.loads(line) for line in note.split(b"\n") if line.strip()]
+        ended = [entry for entry in entries if "began" not in entry]
+        for entry in ended:
             passed += int(entry["ran"] if entry["passed"] is None else entry["passed"])
             bad |= {str(name) for name in entry["bad"]}
             honest = honest and entry.get("probe") is not False
     except (ValueError, KeyError, TypeError):
         return None
-    return Noted(passed, frozenset(bad), honest) if lines else None
+    return Noted(passed, frozenset(bad), honest) if ended else None
 
 
 def _note(note: bytes, claimed: Collection[str]) -> Sequence[Finding]:

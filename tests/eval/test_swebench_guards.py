@@ -161,6 +161,7 @@ def holes(log: str, statuses: dict[str, str] = STATUSES, **run: object) -> set[H
 def test_an_honest_log_raises_nothing() -> None:
     assert holes(log_of(*SUMMARY, FINAL)) == set()
     assert holes(log_of(*SUMMARY, FINAL), watched=True, note=GOOD_NOTE) == set()
+    assert holes(log_of(*SUMMARY, FINAL), watched=True, note=b'{"began": true}\n' + GOOD_NOTE) == set()
     coloured = [f"\x1b[32m{line}\x1b[0m" for line in (*SUMMARY, FINAL)]
     assert holes(log_of(*coloured)) == set()
     old = "=== 1 failed, 1 passed, 3 warnings in 0.12 seconds ==="
@@ -197,7 +198,8 @@ def test_what_the_run_itself_tells() -> None:
     log = log_of(*SUMMARY, FINAL)
     assert Hole.LOG in holes(log, lost_bytes=5)
     assert Hole.MARKERS in holes(log, exit_code=137)
-    for note in (b"", b"{", b'{"passed": 1}', GOOD_NOTE.replace(b"2", b"1"), GOOD_NOTE.replace(b"true", b"false"),
+    for note in (b"", b"{", b'{"began": true}\n', b'{"passed": 1}', GOOD_NOTE.replace(b"2", b"1"),
+                 GOOD_NOTE.replace(b"true", b"false"),
                  GOOD_NOTE.replace(b"[]", b'["tests/test_a.py::test_x"]')):  # fmt: skip
         assert Hole.RUNNER in holes(log, watched=True, note=note), note
     assert Hole.LISTS in holes(log, {"tests/test_a.py::test_x": "ERRORS", "tests/test_b.py::test_y": "PASSED"})
