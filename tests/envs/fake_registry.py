@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import io
 import json
-import random
+import os
 import tarfile
 import threading
 import time
@@ -98,7 +98,7 @@ class FakeRegistry:
 
     def add(self, repository: str, tag: str = "latest", *layers: dict[str, bytes], arch: str = "amd64") -> str:
         """Returns the name to pull. Default: one small layer of random content."""
-        packed = [layer(files) for files in layers or ({"data": random.randbytes(2000)},)]
+        packed = [layer(files) for files in layers or ({"data": os.urandom(2000)},)]
         config = json.dumps(
             {
                 "architecture": arch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,4 +48,4 @@ def with_store(
 
 
 def files(mib: float = 0.01) -> dict[str, bytes]:
-    return {"data": random.randbytes(int(mib * MIB))}
+    return {"data": os.urandom(int(mib * MIB))}
