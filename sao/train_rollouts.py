@@ -310,9 +310,9 @@ async def leave_device(policy: TrainablePolicy, weights: WeightFolder, turn: Gpu
     turn.give()
     await turn.take()
     while (newest := weights.newest()) is not None and newest.number > policy.version:
-        with contextlib.suppress(PublishError):  # pruned between looking and fetching: a newer one is there
-            with weights.fetch(newest) as folder:
-                await policy.wake(folder, newest.number, lineage=newest.lineage)
+        # Pruned between looking and fetching: a newer one is there.
+        with contextlib.suppress(PublishError), weights.fetch(newest) as folder:
+            await policy.wake(folder, newest.number, lineage=newest.lineage)
             return
         await asyncio.sleep(POLL_S)
     await policy.wake()

@@ -20,7 +20,7 @@ from sao.train import account, finished
 from trainer.folders import FolderError
 from trainer.gpu_turn import GpuTurn
 from trainer.loop import Trainer
-from trainer.publish import Version, WeightFolder
+from trainer.publish import PublishError, Version, WeightFolder
 
 from .training_sides import make_policy, make_run, start
 
@@ -100,9 +100,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_policy(tmp_path_factory.mktemp("policy"))
 
 
-def check_turns(diary: list[str], deaths: int = 0) -> int:
+def check_turns(diary: list[str], deaths: int = 0, engines: int = 0) -> int:
     """No step while an engine is up and awake; returns the number of steps. `deaths`: of trainers inside a step, which
-    leave it without its end."""
+    leave it without its end; `engines`: that died with their side, without a word, so that the trainer may go on."""
     away, steps, inside = True, 0, False
     for word in diary:
         if word in ("up", "wake"):
@@ -112,8 +112,9 @@ def check_turns(diary: list[str], deaths: int = 0) -> int:
         elif word in ("rest", "down"):
             away = True
         elif word == "step":
-            assert away, "a step while the engine had the device"
-            inside = True
+            engines -= not away
+            assert engines >= 0, "a step while the engine had the device"
+            away, inside = True, True
             steps += 1
         elif word == "stepped":
             inside = False
@@ -130,7 +131,7 @@ def test_every_step_has_the_device_for_itself(tmp_path: Path, policy: Path) -> N
     diary = (run / "diary").read_text().split()
     assert check_turns(diary) == config.train.steps
     assert diary.count("rest") >= 2
-    assert diary.count("rest") == diary.count("wake")
+    assert diary.count("rest") - diary.count("wake") in (0, 1)  # the run may end while the engine lies down
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_killed_and_started_again(tmp_path: Path, policy: Path, trainer: str, ro
     assert -9 in both(run, trainer, rollouts)
     assert both(run) == [0, 0]
     assert account(config, run) == []
-    check_turns((run / "diary").read_text().split(), deaths=1 if trainer else 0)
+    check_turns((run / "diary").read_text().split(), deaths=1 if trainer else 0, engines=1 if rollouts else 0)
 
 
 def test_a_damaged_version_ends_the_side_instead_of_waiting_for_ever(tmp_path: Path) -> None:
@@ -171,3 +172,31 @@ def test_a_damaged_version_ends_the_side_instead_of_waiting_for_ever(tmp_path: P
     with pytest.raises(FolderError, match="is not what was written"):
         asyncio.run(train_rollouts.leave_device(Resting(), weights, turn))  # type: ignore[arg-type]
     turn.close()
+
+
+def test_a_version_pruned_before_it_is_fetched_does_not_leave_the_engine_asleep(tmp_path: Path) -> None:
+    """The next look finds a newer one, or none; either way the engine wakes."""
+    woken: list[int] = []
+
+    class Resting:
+        version = 0
+
+        async def rest(self) -> None: ...
+
+        async def wake(self, _: Any = None, version: int = 0, **__: Any) -> None:
+            woken.append(version)
+
+    class Pruned:
+        looks = 0
+
+        def newest(self) -> Version | None:
+            self.looks += 1
+            return Version(1, "line") if self.looks == 1 else None
+
+        def fetch(self, _: Version) -> Any:
+            raise PublishError("pruned")
+
+    turn = GpuTurn(tmp_path)
+    asyncio.run(train_rollouts.leave_device(Resting(), Pruned(), turn))  # type: ignore[arg-type]
+    turn.close()
+    assert woken == [0]
