@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.endpoint.client import EndpointSettings
+from agent.endpoint.faults import EndpointRefused
+from agent.endpoint.settings import EndpointSettings
 from agent.policy import Policy
 from agent.presets import Preset
 from envs.maths import tool
@@ -53,19 +54,21 @@ def is_endpoint(config: Config) -> bool:
 
 def checked(config: Config) -> EndpointSettings:
     """The settings, with what can be wrong about them found before there is a run folder. Raises UserError."""
-    from agent.endpoint.faults import EndpointRefused
-
     if config.model.path != "demo":
         raise UserError(
             "--model and --endpoint name two models: an endpoint serves its own. Leave one of them out (a tokenizer is "
             "only needed to look at the episodes, and the shipped one does)."
         )
-    settings = settings_of(config.endpoint)
+    return usable(settings_of(config.endpoint), "endpoint")
+
+
+def usable(settings: EndpointSettings, what: str) -> EndpointSettings:
+    """Raises UserError where they cannot work, or the key is not there."""
     try:
         settings.check()
         settings.key()
     except EndpointRefused as error:
-        raise UserError(f"The endpoint cannot be used: {error} Nothing was started.") from error
+        raise UserError(f"The {what} cannot be used: {error} Nothing was started.") from error
     return settings
 
 

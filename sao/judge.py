@@ -11,11 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from agent.endpoint.client import ChatClient, EndpointSettings
-from agent.endpoint.faults import EndpointRefused
+from agent.endpoint.client import ChatClient
+from agent.endpoint.settings import EndpointSettings
 from eval.maths.judge import ALL, UNDECIDED, JudgeBook, judge_all, load_prompt, wanted
 from eval.maths.judged import with_judge
 from eval.maths.report import Samples
+from sao.endpoint import usable
 from sao.paths import UserError
 
 JUDGED_SUITE = "imo-answerbench"
@@ -29,11 +30,7 @@ class JudgeChoice:
 
     def __post_init__(self) -> None:
         """Raises UserError."""
-        try:
-            self.settings.check()
-            self.settings.key()
-        except EndpointRefused as error:
-            raise UserError(f"The judge cannot be used: {error} Nothing was started.") from error
+        usable(self.settings, "judge")
 
     def check(self) -> None:
         """That the endpoint knows key and model. Raises EngineError."""

@@ -20,8 +20,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loaders import load_tasks
-from data.log import TrajectoryLog
-from eval.endpoint import endpoint_summary
 from eval.errors import EvalError
 from eval.page import Section
 from eval.swebench.execute import EvalLimits
@@ -248,6 +246,8 @@ def run_agent(
     """The model works on every row; each patch is graded as its episode ends; then the report."""
     from agent.presets import load_preset
     from agent.tokenizer import load_tokenizer
+    from data.log import TrajectoryLog
+    from eval.endpoint import endpoint_summary
     from sao.assemble import copy_tokenizer, environments_of, parts_of
     from sao.eval_agent import predictions_of, verifiers
     from sao.eval_turns import turns_of

@@ -118,6 +118,13 @@ def test_the_bare_rooms_are_light() -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_grading_predictions_starts_without_http_clients_tokenizers_or_the_log() -> None:
+    """A second at every start; whoever plays episodes loads them then."""
+    code = "import sys, sao.swebench; print(sorted({'aiohttp', 'pyarrow', 'torch', 'transformers'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 def test_the_rule_itself_sees_lazy_and_dynamic_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     path = tmp_path / "data" / "x.py"

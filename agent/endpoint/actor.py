@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.endpoint.client import ChatClient, EndpointSettings, Served
+from agent.endpoint.client import ChatClient, Served
 from agent.endpoint.dialogue import EndpointDialogue, Manner
+from agent.endpoint.settings import EndpointSettings
 from agent.presets import Limits, Preset
 from agent.renderers import Renderer
 from agent.renderers.plain import PlainRenderer

@@ -157,14 +157,20 @@ def _paths(value: Any, column: str, fail: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _from_json(value: Any, column: str, fail: Any) -> Any:
+    """Columns of mappings come as JSON text or as the value."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise fail(column, f"is no JSON: {error}") from error
+
+
 def _expected(value: Any, fail: Any) -> Mapping[str, str] | None:
     if value is None or value == "":
         return None
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise fail("expected", f"is no JSON: {error}") from error
+    value = _from_json(value, "expected", fail)
     if not isinstance(value, Mapping) or not all(outcome in _OUTCOMES for outcome in value.values()):
         raise fail("expected", f"must map test ids to {', '.join(_OUTCOMES)}")
     if "PASSED" not in value.values():
@@ -175,11 +181,7 @@ def _expected(value: Any, fail: Any) -> Mapping[str, str] | None:
 def _files(value: Any, fail: Any) -> Mapping[str, str] | None:
     if value is None or value == "":
         return None
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise fail("files", f"is no JSON: {error}") from error
+    value = _from_json(value, "files", fail)
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise fail("files", "must map paths to texts")
     return dict(value)

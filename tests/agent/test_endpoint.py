@@ -13,9 +13,10 @@ import pytest
 
 from agent.dialogue import ContextFull
 from agent.endpoint.actor import Endpoint
-from agent.endpoint.client import ChatClient, EndpointSettings
+from agent.endpoint.client import ChatClient
 from agent.endpoint.dialogue import Manner, guessed_tokens, shorter
 from agent.endpoint.faults import EndpointDown, EndpointRefused, Filtered, Refusal, TooLong, fault_of
+from agent.endpoint.settings import EndpointSettings
 from agent.episode import run_episode
 from agent.fleet import Fleet, FleetSettings, plan_draws
 from agent.parsers import CallError, CallErrorKind, native

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.endpoint.client import EndpointSettings
 from agent.endpoint.dialogue import Manner, shorter
 from agent.endpoint.faults import EndpointRefused, Refusal, TooLong, fault_of
+from agent.endpoint.settings import EndpointSettings
 from data.quoted import endpoint_facts
 from data.trajectory import ExitReason, Status
 from tests.agent.test_endpoint import chat, exit_of, play, works

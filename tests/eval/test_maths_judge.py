@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.endpoint.client import ChatClient, EndpointSettings
+from agent.endpoint.client import ChatClient
+from agent.endpoint.settings import EndpointSettings
 from data.task import Task
 from eval.errors import EvalError
 from eval.maths.judge import (
