@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data.quoted import endpoint_facts
-from data.trajectory import Status, Trajectory
+if TYPE_CHECKING:
+    from data.trajectory import Trajectory
 
 _SHOWN = 200
 
 
 def endpoint_summary(trajectories: Iterable[Trajectory], episodes: Collection[str] | None = None) -> dict[str, Any]:
     """Over graded episodes (those of `episodes`, where given); empty when none was an endpoint's."""
+    from data.quoted import endpoint_facts  # numpy, which the rows for a page need not load
+    from data.trajectory import Status
+
     asked: Counter[str] = Counter()
     answered: Counter[str] = Counter()
     finish: Counter[str] = Counter()

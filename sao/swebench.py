@@ -35,7 +35,6 @@ from eval.swebench.store import EvalFolder
 from eval.swebench.validate import check_rows, skip_list
 from sao.backend import backend_of
 from sao.config import Config
-from sao.endpoint import checked, is_endpoint
 from sao.eval_view import GradingView
 from sao.paths import runs_folder
 
@@ -249,6 +248,7 @@ def run_agent(
     from data.log import TrajectoryLog
     from eval.endpoint import endpoint_summary
     from sao.assemble import copy_tokenizer, environments_of, parts_of
+    from sao.endpoint import checked, is_endpoint
     from sao.eval_agent import predictions_of, verifiers
     from sao.eval_turns import turns_of
     from sao.rollout import play
