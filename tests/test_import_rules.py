@@ -120,7 +120,8 @@ def test_the_bare_rooms_are_light() -> None:
 
 def test_grading_predictions_starts_without_http_clients_tokenizers_or_the_log() -> None:
     """A second at every start; whoever plays episodes loads them then."""
-    code = "import sys, sao.swebench; print(sorted({'aiohttp', 'numpy', 'pyarrow', 'torch', 'transformers'} & set(sys.modules)))"
+    heavy = {"aiohttp", "numpy", "pyarrow", "torch", "transformers"}
+    code = f"import sys, sao.swebench; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
