@@ -22,7 +22,7 @@ from trainer.gpu_turn import GpuTurn
 from trainer.loop import Trainer
 from trainer.publish import PublishError, Version, WeightFolder
 
-from .training_sides import make_policy, make_run, start
+from .training_sides import joined, make_policy, make_run, start
 
 ENGINE = {"kind": "vllm", "mode": "colocated"}
 
@@ -82,17 +82,9 @@ def both(run: Path, trainer: str = "", rollouts: str = "") -> list[int | None]:
         Trainer.step = noted  # type: ignore[method-assign]
 
     sides = [start("trainer", run, trainer, prepare), start("rollouts", run, rollouts, prepare)]
-    while all(side.exitcode is None for side in sides):
-        for side in sides:
-            side.join(0.1)
-    first = [side.exitcode for side in sides]
-    for side, code in zip(sides, first, strict=True):
-        if code is None:
-            if 0 not in first:
-                side.kill()
-            side.join(60)
+    codes = joined(sides)
     note(diary, "end")
-    return [side.exitcode for side in sides]
+    return codes
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from sao.train import account, export_final, finished, ledger_of
 from trainer.ledger import DropReason
 from trainer.metrics import read_metrics
 
-from .training_sides import make_policy, make_run, start
+from .training_sides import joined, make_policy, make_run, start
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +24,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _both(run: Path, trainer: str = "", rollouts: str = "") -> tuple[int | None, int | None]:
     """Exit codes; a side whose partner died is killed too, as a power cut would."""
     sides = [start("trainer", run, trainer), start("rollouts", run, rollouts)]
-    while all(side.exitcode is None for side in sides):
-        for side in sides:
-            side.join(0.1)
-    first = [side.exitcode for side in sides]
-    for side, code in zip(sides, first, strict=True):
-        if code is None:
-            if 0 not in first:
-                side.kill()
-            side.join(60)
-    return sides[0].exitcode, sides[1].exitcode
+    trained, played = joined(sides)
+    return trained, played
 
 
 def test_trains_to_the_end_of_the_plan(tmp_path: Path, policy: Path) -> None:

@@ -8,7 +8,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +157,17 @@ def _hasty(**settings: Any) -> Any:
     from agent.fleet import FleetSettings
 
     return FleetSettings(**settings, backoff_s=0.01, storm_limit=100)
+
+
+def joined(sides: Sequence[multiprocessing.process.BaseProcess]) -> list[int | None]:
+    """Exit codes of processes that `start` made, when all have ended; one whose partner died is killed too."""
+    while all(side.exitcode is None for side in sides):
+        for side in sides:
+            side.join(0.1)
+    first = [side.exitcode for side in sides]
+    for side, code in zip(sides, first, strict=True):
+        if code is None:
+            if 0 not in first:
+                side.kill()
+            side.join(60)
+    return [side.exitcode for side in sides]
