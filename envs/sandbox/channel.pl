@@ -1,6 +1,7 @@
 # The sandbox's main process where perl is there: the requests of channel.sh with one process and no tool but sh and tar.
 # channel.sh starts it with the driver's requests on descriptor 4 and the way back on standard output. It uses no module
-# (many images have perl-base alone) and is one process, so its own end is the sandbox's end. channel.py has the protocol.
+# (many images have perl-base alone) and is one process, so its own end is the sandbox's end. It is the init of the process
+# table: no signal from inside can end or stop it, and it collects orphans. channel.py has the protocol.
 use strict;
 my ($nonce, $deadline) = ('@NONCE@', @DEADLINE@);
 my ($EINTR, $EACCES, $WNOHANG, $FIONREAD) = (4, 13, 1, 0x541B);
@@ -10,9 +11,9 @@ fcntl($in, 2, 1);    # close on exec
 $SIG{$_} = 'IGNORE' for 'PIPE', 'XFSZ';
 my $ended = 0;
 $SIG{CHLD} = sub { $ended = 1 };    # and wakes select
-alarm $deadline;    # its default action ends this process, whatever it waits for
-
-sub finish { kill 'KILL', -1; kill 'KILL', $$; }
+sub finish { kill 'KILL', -1; exit }
+$SIG{ALRM} = \&finish;    # an init knows no default action
+alarm $deadline;
 
 sub out {
     my ($data, $at) = ($_[0], 0);
@@ -59,7 +60,7 @@ sub child {
     my $code = shift;
     my $pid = fork;
     return $pid if $pid or !defined $pid;
-    $SIG{$_} = 'DEFAULT' for 'PIPE', 'XFSZ', 'CHLD';
+    $SIG{$_} = 'DEFAULT' for 'PIPE', 'XFSZ', 'CHLD', 'ALRM';
     $code->();
     exit 127;
 }
@@ -185,7 +186,7 @@ sub collect {
 }
 
 # others: what else is in the process table. What has ended and only waits to be collected is left out, unless other
-# threads of it go on; it is counted in $ghosts, for until init has collected it, it takes up room in the table.
+# threads of it go on; it is counted in $ghosts, for until then it takes up room in the table.
 my $ghosts = 0;
 sub others {
     my @found;
@@ -201,7 +202,7 @@ sub others {
     return @found;
 }
 
-# stop: kill(-1) spares nobody but init and the caller, and no fork slips through it: the kernel starts a fork anew whose
+# stop: kill(-1) spares nobody but the caller (and an init of others), and no fork slips through it: the kernel starts a fork anew whose
 # parent is to die. Answers what the process table still shows.
 sub stop {
     my ($seq, @left) = @_;

@@ -62,14 +62,6 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, he
     start, shell = _part("channel.sh").split("@HELPER@\n")
     helper = f"exec perl - 4<&0 <<'{nonce}'\n{_part('channel.pl')}{nonce}\n"
     known = _known.get(image)
-    if known is False or not may_teach(spec, helpers):
-        text = start + shell
-    elif known:
-        text = f"{start}{{\n{helper}}}\n"
-    else:
-        steered = "".join(f"${{{name}-}}" for name in _STEERED_BY)
-        works = f'[ -z "{steered}" ] && command -v perl >/dev/null && perl -e 1'
-        text = f"{start}if {{ {works}; }} 2>/dev/null; then\n{helper}else\n{shell}fi\n"
     values = {
         "NONCE": nonce,
         "RS": chr(RS),
@@ -78,7 +70,22 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, he
         "WORKDIR": quote(spec.workdir).replace('"$sao_nl"', "\n"),
         "DEADLINE": str(max(1, int(spec.deadline_s))),
     }
-    return re.sub(r"@([A-Z]+)@", lambda m: values[m[1]], text).encode("utf-8", "surrogateescape")
+
+    def filled(text: str) -> str:
+        return re.sub(r"@([A-Z]+)@", lambda m: values[m[1]], text)
+
+    # channel.sh tells its own processes by their parent, so it cannot be init, which orphans get as theirs.
+    inner = "'\"'\"'".join(filled(start + shell).split("'"))
+    below = f"{{\nsh -c '{inner}'\nexit\n}}\n"
+    if known is False or not may_teach(spec, helpers):
+        text = below
+    elif known:
+        text = filled(f"{start}{{\n{helper}}}\n")
+    else:
+        steered = "".join(f"${{{name}-}}" for name in _STEERED_BY)
+        works = f'[ -z "{steered}" ] && command -v perl >/dev/null && perl -e 1'
+        text = filled(f"{start}if {{ {works}; }} 2>/dev/null; then\n{helper}else\n") + f"{below}fi\n"
+    return text.encode("utf-8", "surrogateescape")
 
 
 @cache

@@ -1,6 +1,6 @@
 """The Docker backend: one container a sandbox, one attached stream as its channel.
 
-Promises: as the contract. Containers have init, no network (a spec that asks for one gets the engine's bridge where
+Promises: as the contract. Containers have no network (a spec that asks for one gets the engine's bridge where
 there is one, never the machine's own), no capabilities, no new privileges, no swap, no logs on
 disk and remove themselves when they end; standard input is open once, so an end of the driver closes it and the channel
 ends the container; the channel's lease ends it at the deadline even when the engine has lost the driver. Labels
@@ -65,7 +65,7 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
 
     limits = spec.limits
     host = api.create_host_config(
-        init=True,
+        init=False,  # the channel is it: then nothing inside can kill it
         auto_remove=True,
         network_mode=spec.network,
         mem_limit=limits.memory_bytes,

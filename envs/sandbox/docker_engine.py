@@ -185,8 +185,6 @@ def typed(error: BaseException, image: str, engine: Engine) -> SandboxError:
     if isinstance(error, requests.exceptions.ConnectionError | ConnectionError):
         return engine.unavailable(error)
     text = str(getattr(error, "explanation", None) or error)
-    if "docker-init" in text:
-        text += "; the engine lacks its init program (Debian: apt-get install tini, or docker.io's docker-init)"
     if "no space left" in text.lower():
         text += "; the engine's disk is full: remove images that no run needs (docker image prune), or old runs"
     return StartFailed(f"the container for image {image} did not start: {text}")

@@ -3,8 +3,8 @@
 Promises: as the contract; its sandboxes end with their channel, so with the driver however it dies; their folders and
 control groups lie under names that carry the owner, and the next start removes those whose owner is dead. It kills only
 processes that it or such a dead owner started. Weaker than Docker: the kernel, /usr and this Python are shared
-(read-only), and without control groups (an ordinary user) memory is limited per process and processor time is not
-limited.
+(read-only; system calls that no test needs are refused), and without control groups (an ordinary user) memory is
+limited per process and processor time is not limited.
 """
 
 from __future__ import annotations
@@ -136,17 +136,18 @@ class EmbeddedSandbox(ChannelledSandbox):
         enter += f'ulimit -c 0; ulimit -f {self.spec.limits.disk_bytes // 512}; exec "$@"'
         ours, theirs = socket.socketpair()
         self._said = _bounded_file(self.folder.parent.name)
-        with theirs, (self.folder / "args").open("w+b") as args:
+        with theirs, (self.folder / "args").open("w+b") as args, (self.folder / "filter").open("w+b") as rules:
             # Kept open to the end: a bubblewrap that cannot tell dies, and its init then waits for it for ever.
             self._told, telling = os.pipe()
             os.set_blocking(self._told, False)
-            argv = self._backend.command(self.spec, self.folder, etc, args.fileno(), telling)
+            passed = (args.fileno(), rules.fileno(), telling)
+            argv = self._backend.command(self.spec, self.folder, etc, passed)
             # asyncio's own spawning takes one thread a process on Python 3.11; this returns as soon as sh runs.
             # No environment: the sandbox could read it from its init.
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 [*default_signals(), "/bin/sh", "-c", enter, "sandbox", *argv], env={}, cwd="/", start_new_session=True,
                 stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._said,
-                pass_fds=[fd for fd in (args.fileno(), telling) if str(fd) in argv],
+                pass_fds=[fd for fd in passed if str(fd) in argv],
             )  # fmt: skip
             os.close(telling)
         await self._stream.connect(ours)
@@ -254,10 +255,11 @@ class EmbeddedBackend(SandboxBackend):
         self._root: Path | None = None
         self._live: set[EmbeddedSandbox] = set()
 
-    def command(self, spec: SandboxSpec, folder: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
+    def command(self, spec: SandboxSpec, folder: Path, etc: Path, descriptors: tuple[int, int, int]) -> list[str]:
+        """`descriptors`: for its arguments, for its filter, and to tell what it started."""
         if self.launcher == "unshare":
             return unshare_command(spec, folder, etc)
-        return bubblewrap_command(spec, etc, arguments_fd, info_fd)
+        return bubblewrap_command(spec, etc, *descriptors)
 
     def shell_limits(self, spec: SandboxSpec, group: Group) -> str:
         """Resource limits for what control groups do not cover here."""

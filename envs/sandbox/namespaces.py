@@ -3,9 +3,9 @@
 Promises: own process table, own network without any interface up but loopback, own mounts: this machine's /usr and this
 Python read-only; what can be written, the workdir, /tmp, HOME and /dev/shm, are tmpfs of their own with a size each, so
 nothing a sandbox writes is on disk, nothing is left to remove, and it counts as the sandbox's memory; no capabilities,
-no new privileges, no user namespaces inside (a new one would have capabilities), user 0 inside (git then finds its
-files owned by the user it runs as). Nothing of the machine's /home, /root, /etc, /run or /var is visible, nor the
-driver's environment.
+no new privileges, no user namespaces inside (a new one would have capabilities), a filter of system calls
+(`envs.sandbox.seccomp`; bubblewrap only), user 0 inside (git then finds its files owned by the user it runs as).
+Nothing of the machine's /home, /root, /etc, /run or /var is visible, nor the driver's environment.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from envs.sandbox.channelled import BASE_ENV
 from envs.sandbox.contract import BackendUnavailable, SandboxLimits, SandboxSpec
+from envs.sandbox.seccomp import seccomp_filter
 
 HOME = "/root"
 
@@ -94,7 +95,7 @@ def room(limits: SandboxLimits) -> int:
 
 def bubblewrap_arguments(spec: SandboxSpec, etc: Path) -> list[str]:
     size = str(room(spec.limits))
-    words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--as-pid-1"]
     words += ["--uid", "0", "--gid", "0", "--hostname", "sandbox", *_no_user_namespaces()]
     for how, path in _tree():
         words += ["--symlink", os.readlink(path), str(path)] if how == "link" else ["--ro-bind", *[str(path)] * 2]
@@ -119,12 +120,19 @@ def _no_user_namespaces() -> list[str]:
     return ["--disable-userns"] if "--disable-userns" in told.stdout + told.stderr else []
 
 
-def bubblewrap_command(spec: SandboxSpec, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
+def bubblewrap_command(spec: SandboxSpec, etc: Path, arguments_fd: int, filter_fd: int, info_fd: int) -> list[str]:
     """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
-    data = b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, etc))
-    os.write(arguments_fd, data)
-    os.lseek(arguments_fd, 0, os.SEEK_SET)
-    return [shutil.which("bwrap") or "bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd), "--", "/bin/sh"]
+    words = [shutil.which("bwrap") or "bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd)]
+    _fill(arguments_fd, b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, etc)))
+    if program := seccomp_filter():
+        _fill(filter_fd, program)
+        words += ["--seccomp", str(filter_fd)]
+    return [*words, "--", "/bin/sh"]
+
+
+def _fill(descriptor: int, data: bytes) -> None:
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
 
 
 def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:

@@ -5,8 +5,8 @@
 #     sh namespaces.sh NEWROOT WORKDIR ETC PREFIX SIZE SWITCH... -- NAME=VALUE...
 #
 # PREFIX is shown read-only at its own path, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view
-# as the bubblewrap command in namespaces.py. The sandbox's shell gets no capabilities; this init ends when it ends, and
-# everything else in the process table with it.
+# as the bubblewrap command in namespaces.py. The sandbox's shell gets no capabilities; it is the init: when it ends, so
+# does everything else in the process table.
 set -e
 root=$1 workdir=$2 etc=$3 prefix=$4 size=$5
 shift 5
@@ -60,5 +60,4 @@ umount -l /.old
 rmdir /.old
 mount -o remount,bind,ro /
 hostname sandbox 2>/dev/null || true
-# Not exec: this shell stays as init, so that an orphan of a command is never taken for a child of the channel.
-setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs env -i "$@" /bin/sh
+exec setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs env -i "$@" /bin/sh

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envs.sandbox import OutOfMemory, PathRefused, Sandbox, SandboxDead
+from envs.sandbox.channelled import ChannelledSandbox
 from envs.sandbox.contract import OutOfDisk
 from tests.envs.sandbox_support import BACKENDS, KINDS, in_sandbox, make, processes, spec
 
@@ -134,14 +135,16 @@ def test_out_of_memory_of_the_sandbox_is_said(kind: str) -> None:
     ],
 )
 def test_commands_that_attack_the_channel(kind: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either SandboxDead, in bounded time, or a sandbox that goes on working; never a hang or a wrong answer."""
+    """A sandbox that goes on working: no signal reaches channel.pl. With channel.sh, or what writes into its pipes,
+    SandboxDead in bounded time at worst; never a hang or a wrong answer."""
     monkeypatch.setattr("envs.sandbox.channel.ANSWER_S", 1.0)
 
     async def main() -> None:
         backend = make(kind)
         box = await backend.start(spec())
         started = time.monotonic()
-        with contextlib.suppress(SandboxDead):
+        helper = isinstance(box, ChannelledSandbox) and box.channel.helper
+        with contextlib.suppress(*(() if helper and "kill" in command else (SandboxDead,))):
             await box.exec(command, timeout_s=3)
             assert (await box.exec("echo works", timeout_s=3)).output == b"works\n"
         assert time.monotonic() - started < 15

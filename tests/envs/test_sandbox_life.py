@@ -230,7 +230,7 @@ def test_docker_settings() -> None:
             client = docker.from_env().api
             facts = client.inspect_container(box.sandbox_id)
             host = facts["HostConfig"]
-            assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("none", True, True)
+            assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("none", False, True)
             assert host["Memory"] == host["MemorySwap"] == 1 << 30
             assert (host["PidsLimit"], host["NanoCpus"], host["CapDrop"]) == (33, 500_000_000, ["ALL"])
             assert host["SecurityOpt"] == ["no-new-privileges:true"]

@@ -8,11 +8,12 @@ import shutil
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envs.sandbox import SandboxSpec
-from envs.sandbox.channel_text import Helpers
+from envs.sandbox.channel_text import Helpers, channel_script
 from envs.sandbox.contract import Sandbox
 from envs.sandbox.embedded import EmbeddedBackend, EmbeddedSandbox
 from tests.envs.busybox import import_busybox
@@ -49,14 +50,22 @@ async def core(box: Sandbox, *, threads: bool = True) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash --posix", "busybox sh", "mksh", "ksh"])
-def test_other_shells(shell: str) -> None:
+def test_other_shells(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both as the init that starts the channel and as the channel."""
     words = shell.split()
     if shutil.which(words[0]) is None:
         pytest.skip(f"{words[0]} is not on this machine")
 
     class OtherShell(EmbeddedBackend):
-        def command(self, spec: SandboxSpec, folder: Path, etc: Path, arguments_fd: int, info_fd: int) -> list[str]:
-            return [*super().command(spec, folder, etc, arguments_fd, info_fd)[:-1], *words]
+        def command(self, spec: SandboxSpec, folder: Path, etc: Path, descriptors: tuple[int, int, int]) -> list[str]:
+            return [*super().command(spec, folder, etc, descriptors)[:-1], *words]
+
+    def channel(*args: Any, **named: Any) -> bytes:
+        before, below, after = channel_script(*args, **named).partition(b"{\nsh -c '")
+        assert below
+        return before + below.replace(b"sh", shell.encode()) + after
+
+    monkeypatch.setattr("envs.sandbox.channel.channel_script", channel)
 
     async def main() -> None:
         backend = OtherShell("shells", launcher="bwrap", helpers=Helpers.NEVER)
