@@ -62,6 +62,10 @@ class Dialogue(abc.ABC):
         """The next turn, of at most `room` tokens: part of the conversation when this returns, cancelled nothing of it
         is. Raises EngineError, ContextFull."""
 
+    async def overdue(self) -> None:  # noqa: B027
+        """The episode's time ran out while `generate` was at it. Raises EngineError where that says nothing of the
+        model, since whoever acts cannot be reached any more."""
+
     @abc.abstractmethod
     async def abort(self) -> None:
         """End the running `generate` soon: it returns ABORTED, and what was made so far is kept where it can be."""

@@ -226,6 +226,8 @@ class _Episode:
                     await asyncio.sleep(_CLOCK_S)  # the engine's clock stood still: there is time left
                 else:
                     return task.result()
+                if not self.cut.is_set():
+                    await self.dialogue.overdue()
                 # Cut or out of time: ask for what was sampled so far rather than throw it away.
                 await self.dialogue.abort()
                 await asyncio.wait({task}, timeout=_ABORT_GRACE_S)

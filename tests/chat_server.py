@@ -1,8 +1,8 @@
 """A small real server that speaks chat completions and misbehaves on command. What it says follows from the request.
 
 `answer` is a function of the request's body; `faults` are used up first, one by each request: a status, `cut` (the
-connection closes in mid-answer), `slow`, `no_json`, `no_choices`, `inside` (200 with an error), `too_long`, `filtered`,
-`empty`, or `ok`.
+connection closes in mid-answer), `slow`, `hang` (from then on it takes connections and says nothing, to nobody),
+`no_json`, `no_choices`, `inside` (200 with an error), `too_long`, `filtered`, `empty`, or `ok`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class ChatServer:
         self.faults: deque[Any] = deque()
         self.usage = True
         self.lists_models = True
+        self.hung = False
         self.knows_tools = True
         self.headers: dict[str, str] = {}
         """Of refusals."""
@@ -52,6 +53,8 @@ class ChatServer:
         self.url = ""
 
     async def _models(self, request: web.Request) -> web.Response:
+        if self.hung:
+            await asyncio.sleep(self.slow_s)
         if not self.lists_models:
             return web.json_response({"detail": "Not Found"}, status=404)
         if refused := self._unknown(request):
@@ -126,7 +129,9 @@ class ChatServer:
             return response
         if fault == "ok":
             return None
-        if fault == "slow":
+        if fault == "hang":
+            self.hung = True
+        if fault in ("slow", "hang"):
             await asyncio.sleep(self.slow_s)
             return None
         if fault == "no_json":

@@ -36,6 +36,7 @@ _SHOWN = 500
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CHECK_TOKENS = 16
 _CHECK_TRIES = 3
+_ANYBODY_S = 30.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 
@@ -113,6 +114,18 @@ class ChatClient:
                 return await self._again(lambda retries: self._answer("/chat/completions", body, retries), tries, idle)
         finally:
             idle.ends()
+
+    async def answers(self) -> None:
+        """That anybody is there: whatever is said about the list of models will do. Raises EndpointDown."""
+        try:
+            async with asyncio.timeout(_ANYBODY_S), self._session.get(self.url + "/models") as response:
+                await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            why = self._clean(str(error)) or f"no answer within {_ANYBODY_S:g} s"
+            raise EndpointDown(
+                f"{self.url} was asked for a turn and says nothing any more ({why}). Start again when the endpoint "
+                "answers: what is finished is kept."
+            ) from error
 
     async def check(self, tools: Sequence[Any] = (), **fields: Any) -> Served:
         """That address, key, model, tools and parameters are taken: the list of models, and one tiny question in the

@@ -9,7 +9,8 @@ Promises:
   finish and refusal reasons and the model that answered stand in the outcome, turn by turn;
 * sizes are the endpoint's own counts; what it has not counted yet is guessed at three bytes a token, which is rather
   too many. A refusal for length asks for a shorter answer, until less than `answer_reserve` is left: ContextFull;
-* the episode's clock stands still while a request waits for its place, and for failed tries and their pauses.
+* the episode's clock stands still while a request waits for its place, and for failed tries and their pauses; when it
+  has run out in the middle of an answer, an endpoint that answers nothing else either has failed, not the model.
 """
 
 from __future__ import annotations
@@ -119,6 +120,9 @@ class EndpointDialogue(Dialogue):
             answer = Answer("", (), FILTERED, refusal=refused.message)
         self._take(answer)
         return StopReason.LENGTH if answer.finish == "length" else StopReason.STOP
+
+    async def overdue(self) -> None:
+        await self.client.answers()
 
     async def abort(self) -> None:
         if self._asking is not None:

@@ -35,6 +35,25 @@ def test_the_clock_stands_still_while_the_endpoint_is_down(renderer: Any, World:
     assert (exit_of(made), made.outcome.reward) == ((Status.INFRA_ERROR, ExitReason.ENGINE_ERROR), None)
 
 
+def test_an_endpoint_that_hangs_until_the_clock_runs_out(
+    renderer: Any, World: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own failure where it says nothing to anybody, the model's where it only takes long over the turn."""
+    monkeypatch.setattr("agent.endpoint.client._ANYBODY_S", 0.5)
+    for fault, expected in (
+        ("hang", (Status.INFRA_ERROR, ExitReason.ENGINE_ERROR)),
+        ("slow", (Status.GRADED, ExitReason.WALL_CLOCK)),
+    ):
+        server = ChatServer(works)
+        server.faults.append(fault)
+        made = play(server, renderer, World(), episode_timeout_s=0.3)
+        assert exit_of(made) == expected
+    server = ChatServer(works)
+    server.faults.append("hang")
+    made = play(server, renderer, World(), cut_after=0.3)
+    assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
+
+
 @pytest.mark.parametrize("thoughts", ["send", "drop"])
 def test_thoughts_that_do_not_go_back_take_no_context(renderer: Any, World: Any, thoughts: Any) -> None:
     def thinks(body: Any) -> Any:
