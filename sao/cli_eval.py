@@ -49,6 +49,7 @@ def micro_swe(
     from pathlib import Path
 
     from sao.config import load_config
+    from sao.endpoint import is_endpoint
     from sao.evaluate import evaluate as score
     from sao.evaluate import show
     from sao.paths import UserError, model_folder
@@ -63,7 +64,7 @@ def micro_swe(
         api_key_env=api_key_env,
     )
     resolved = load_config(config, named)
-    if run and endpoint:
+    if run and is_endpoint(resolved):
         raise UserError("--run and --endpoint name two models: leave one of them out.")
     folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
     if not (Path(folder) / "config.json").is_file():

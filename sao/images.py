@@ -22,7 +22,7 @@ from rich.table import Table
 
 from data.task import Task
 from envs.images import ImageFault, ImageName, ImagePlan, ImageStore, make_plan
-from envs.images.disk import Image, Usage, gib
+from envs.images.disk import Image, Usage, gib, named
 from envs.images.pull import Listener, PullProgress
 from envs.maths.environment import read_maths_row
 from envs.sandbox import BackendUnavailable
@@ -257,7 +257,8 @@ def _ago(image: Image) -> str:
 def prune_images(
     config: Config, console: Console, *, everything: bool, dry_run: bool, made: bool = False, names: Sequence[str] = ()
 ) -> int:
-    """Exit code 1 when the limits do not hold afterwards. `made`: those made here instead, of `names` if any."""
+    """Exit code 1 when the limits do not hold afterwards. `made`: those made here instead, of `names` if any; then 1
+    when one of them did not go."""
 
     async def work() -> tuple[list[Image], Usage]:
         async with _open(config) as store:
@@ -267,6 +268,13 @@ def prune_images(
     for image in gone:
         console.print(
             f"{'would remove' if dry_run else 'removed'} {image.name} ({gib(image.unique_bytes)})", markup=False
+        )
+    missed = [name for name in names if made and not any(named(image, [name]) for image in gone)]
+    for name in missed:
+        console.print(
+            f"{name}: no image of this name was made here, or something uses it (sao images ls)",
+            style="yellow",
+            markup=False,
         )
     over = usage.lacking(0, image_settings(config))
     console.print(
@@ -278,4 +286,4 @@ def prune_images(
             f"[yellow]still {gib(over)} over images.budget_gib or images.keep_free_gib: nothing else may go[/]"
         )
         return 1
-    return 0
+    return 1 if missed else 0

@@ -196,26 +196,26 @@ async def first_policy(
     stopping: threading.Event,
     stack: contextlib.AsyncExitStack,
 ) -> TrainablePolicy | None:
-    """The engine under the newest published version; waits for the first. None when stopped before."""
+    """The engine under the newest published version; waits for the first. None when stopped before. Raises FolderError
+    where that version is damaged, and what `engine_of` raises."""
     while not stopping.is_set():
         version = weights.newest()
         if version is None:
             await asyncio.sleep(POLL_S)
             continue
-        try:
-            with weights.fetch(version) as folder:
-                engine = engine_of(
-                    config,
-                    folder,
-                    lineage=version.lineage,
-                    version=version.number,
-                    work=run / SERVING,
-                    model=parts.folder,
-                    say=lambda text: print(text, flush=True),
-                )
-                return await stack.enter_async_context(engine)
-        except FolderError:
-            await asyncio.sleep(POLL_S)  # pruned between looking and fetching: a newer one is there
+        # Pruned between looking and fetching: a newer one is there.
+        with contextlib.suppress(PublishError), weights.fetch(version) as folder:
+            engine = engine_of(
+                config,
+                folder,
+                lineage=version.lineage,
+                version=version.number,
+                work=run / SERVING,
+                model=parts.folder,
+                say=lambda text: print(text, flush=True),
+            )
+            return await stack.enter_async_context(engine)
+        await asyncio.sleep(POLL_S)
     return None
 
 
@@ -266,6 +266,7 @@ async def _follow(
     reported = 0.0
     stop_at: float | None = None
     next_score = config.train.heldout_every
+    damaged = 0
     while True:
         now = time.monotonic()
         pace.tick(now - last)
@@ -273,7 +274,7 @@ async def _follow(
         progress = read_json(TrainerPaths(run).progress)
         pace.consumed, pace.step = int(progress.get("consumed", pace.consumed)), int(progress.get("step", pace.step))
         if turn is None:
-            await take_newest(policy, weights)
+            damaged = await take_newest(policy, weights, damaged)
         elif turn.wanted():
             await leave_device(policy, weights, turn)
         if config.train.heldout_every and pace.step >= next_score and not pace.is_scoring:
@@ -290,16 +291,20 @@ async def _follow(
         await asyncio.sleep(POLL_S)
 
 
-async def take_newest(policy: TrainablePolicy, weights: WeightFolder) -> None:
-    """Give the engine the newest version if it is another than its own."""
+async def take_newest(policy: TrainablePolicy, weights: WeightFolder, damaged: int = 0) -> int:
+    """Give the engine the newest version if it is another than its own. One that is damaged is named once and passed
+    over, for the trainer's next replaces it. `damaged`, and the answer: the newest version that is."""
+    newest = weights.newest()
+    if newest is None or newest.number <= max(policy.version, damaged):
+        return damaged
     try:
-        newest = weights.newest()
-        if newest is None or newest.number <= policy.version:
-            return
-        with weights.fetch(newest) as folder:
+        # Pruned between looking and fetching: a newer one is there at the next look.
+        with contextlib.suppress(PublishError), weights.fetch(newest) as folder:
             await policy.update_weights(folder, newest.number, lineage=newest.lineage)
-    except FolderError:
-        return  # pruned between looking and fetching: a newer one is there at the next look
+    except FolderError as error:
+        print(f"{error}. Episodes go on under version {policy.version} until a newer one is published", flush=True)
+        return newest.number
+    return damaged
 
 
 async def leave_device(policy: TrainablePolicy, weights: WeightFolder, turn: GpuTurn) -> None:

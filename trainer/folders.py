@@ -8,6 +8,7 @@ are known by their names and `sweep` removes them.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -114,6 +115,19 @@ def remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Holds `folder` (made where it is not there) for this process; the kernel lets go of it when that dies. Raises
+    FolderError where another has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderError(f"another process writes to {folder}: wait for it or end it, or name another") from None
+        yield
 
 
 def sweep(parent: Path) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from agent.tokenizer import Tokenizer, load_tokenizer
-from trainer.folders import new_folder, sha256, sweep
+from trainer.folders import new_folder, only_writer, sha256, sweep
 from trainer.logprobs import body_of, check_head, chunk_rows, head_of, hidden_states, weighted_logprobs
 from trainer.metrics import MetricsWriter
 from trainer.optim import (
@@ -98,6 +98,11 @@ def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path
     tokenizer = load_tokenizer(config.model)
     data = data_of(config, tokenizer, _positions(config.model))
     report(data.said)
+    with only_writer(config.out):
+        return _run(config, tokenizer, data, finished, report)
+
+
+def _run(config: SftConfig, tokenizer: Tokenizer, data: SftData, finished: Path, report: Callable[[str], None]) -> Path:
     model, device = _load(config)
     measured = {
         name: [part.to(device) for part in collate(shown).parts(config.token_budget)]
@@ -105,7 +110,6 @@ def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path
     }
     optimizer = build_optimizer(model, config.optimizer)
     settings = _settings(config, tokenizer, data)
-    config.out.mkdir(parents=True, exist_ok=True)
     sweep(config.out)
     states = states_folder(config)
     found = newest_state(states)

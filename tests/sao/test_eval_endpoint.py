@@ -221,6 +221,8 @@ def test_refusals_come_before_work_starts(runs: Path, tmp_path: Path, monkeypatc
         assert "most end in /v1" in sao(*words, *away, code=3)
         assert not server.bodies or all("messages" in body for body in server.bodies)
         assert "two models" in sao(*words, "--model", "my/model", *endpoint(server), code=2)
+        by_setting = ("--set", "engine.kind=endpoint", "--set", f"endpoint.url={server.url}")
+        assert "two models" in sao("eval", "tasks", "--run", "latest", *by_setting, code=2)
         assert "NO_KEY" in sao(*words, *endpoint(server, "--api-key-env", "NO_KEY"), code=2)
         assert "go with --endpoint" in sao(*words, "--endpoint-model", "x", code=2)
         assert "--endpoint-model" in sao(*words, "--endpoint", server.url, code=2)

@@ -154,16 +154,46 @@ def test_a_damaged_version_ends_the_side_instead_of_waiting_for_ever(tmp_path: P
         async def wake(self, *_: Any, **__: Any) -> None:
             raise AssertionError("under damaged weights")
 
+    weights = with_a_damaged_version(tmp_path)
+    turn = GpuTurn(tmp_path)
+    with pytest.raises(FolderError, match="is not what was written"):
+        asyncio.run(train_rollouts.leave_device(Resting(), weights, turn))  # type: ignore[arg-type]
+    turn.close()
+
+
+def test_a_damaged_version_is_named_once_and_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where trainer and engine each have their own device, the trainer goes on and replaces it."""
+
+    class Playing:
+        version = 0
+
+        async def update_weights(self, folder: Path, version: int, *, lineage: str) -> None:
+            self.version = version
+
+    weights, engine = with_a_damaged_version(tmp_path), Playing()
+
+    async def look(damaged: int) -> int:
+        return await train_rollouts.take_newest(engine, weights, damaged)  # type: ignore[arg-type]
+
+    assert asyncio.run(look(0)) == 1
+    said = capsys.readouterr().out
+    assert "is not what was written" in said
+    assert "under version 0" in said
+    assert asyncio.run(look(1)) == 1
+    assert capsys.readouterr().out == ""
+    weights.publish(AutoModelForCausalLM.from_pretrained(tmp_path / "policy"), Version(2, "line"), {})
+    assert asyncio.run(look(1)) == 1
+    assert engine.version == 2
+
+
+def with_a_damaged_version(tmp_path: Path) -> WeightFolder:
     weights = WeightFolder(tmp_path / "weights")
     weights.open_for_writing()
     model = AutoModelForCausalLM.from_pretrained(make_policy(tmp_path / "policy"))
     weights.publish(model, Version(1, "line"), {})
     with (weights.path(1) / "model.safetensors").open("r+b") as file:
         file.truncate(100)
-    turn = GpuTurn(tmp_path)
-    with pytest.raises(FolderError, match="is not what was written"):
-        asyncio.run(train_rollouts.leave_device(Resting(), weights, turn))  # type: ignore[arg-type]
-    turn.close()
+    return weights
 
 
 def test_a_version_pruned_before_it_is_fetched_does_not_leave_the_engine_asleep(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from agent.demo_model import write_start
 from trainer.config import OptimizerConfig
 from trainer.demonstrations import Demonstration
-from trainer.folders import FolderError, verify
+from trainer.folders import FolderError, only_writer, verify
 from trainer.metrics import read_metrics
 from trainer.optim import TrainingSetupError
 from trainer.sft import FORMAT, run_sft, sft_loss, teacher_forced
@@ -217,6 +217,12 @@ def test_finished_run_is_not_overwritten(start: Path, tmp_path: Path) -> None:
     run_sft(config(start, tmp_path, steps=1))
     with pytest.raises(TrainingSetupError, match="is finished"):
         run_sft(config(start, tmp_path, steps=1))
+
+
+def test_two_at_once_in_one_folder_are_refused(start: Path, tmp_path: Path) -> None:
+    with only_writer(tmp_path), pytest.raises(FolderError, match="another process writes to"):
+        run_sft(config(start, tmp_path, steps=1))
+    run_sft(config(start, tmp_path, steps=1))
 
 
 def test_dropout_is_refused(start: Path, tmp_path: Path) -> None:
