@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eval.errors import EvalError
+from eval.markdown import document, table
 from eval.statistics import Difference, mcnemar, paired_bootstrap, wilson_interval
 
 
@@ -76,11 +77,23 @@ class Comparison:
             "lost": self.lost,
             "both": self.both,
             "neither": self.neither,
+            "pairs": {name: list(pair) for name, pair in self.pairs.items()},
         }
         if self.p_value is not None:
             total = len(self.pairs)
             made["wilson_95"] = [list(wilson_interval(round(mean * total), total)) for mean in means]
         return made
+
+
+def markdown(made: Comparison, figures: Sequence[tuple[str, str]]) -> str:
+    """`figures`, then every pair."""
+    rows = [
+        (name, f"{one:g}", f"{two:g}", "" if one == two else "second" if two > one else "first")
+        for name, (one, two) in made.pairs.items()
+    ]
+    title = f"{made.first.name} against {made.second.name}"
+    heads = ("instance", made.first.name, made.second.name, "better")
+    return document(title, table(("what", "figure"), figures), table(heads, rows))
 
 
 def compare(first: Scores, second: Scores, *, draws: int = 10_000, seed: int = 0) -> Comparison:

@@ -195,6 +195,10 @@ def compare(
     first: Annotated[str, typer.Argument(help="Run folder, scores.json, SWE-bench summary, or reports .jsonl(.gz).")],
     second: Annotated[str, typer.Argument(help="The other one.")],
     json_file: Annotated[Optional[str], typer.Option("--json", help="Also write everything here.")] = None,  # noqa: UP045
+    markdown_file: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--markdown", help="Also write the table of all instances here."),
+    ] = None,
     draws: Annotated[int, typer.Option(help="Bootstrap draws.", min=1)] = 10_000,
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
     plain: Plain_ = False,
@@ -202,7 +206,9 @@ def compare(
     """Two results on the same instances: who solved what, McNemar's test, paired bootstrap, which flipped."""
     from sao.eval_compare import show_comparison
 
-    show_comparison(console(plain), first, second, json_file=json_file, draws=draws, seed=seed)
+    show_comparison(
+        console(plain), first, second, json_file=json_file, markdown_file=markdown_file, draws=draws, seed=seed
+    )
 
 
 def register(eval_app: typer.Typer) -> None:
@@ -230,5 +236,8 @@ def register(eval_app: typer.Typer) -> None:
     eval_app.add_typer(app, name="swebench")
     eval_app.command(
         "compare",
-        epilog=example("sao eval compare runs/a runs/b", "sao eval compare a.run.json b.run.json --json diff.json"),
+        epilog=example(
+            "sao eval compare runs/a runs/b",
+            "sao eval compare a.run.json b.run.json --json diff.json --markdown diff.md",
+        ),
     )(compare)

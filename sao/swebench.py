@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from data.atomic import write_atomically
 from data.loaders import load_tasks
 from eval.errors import EvalError
 from eval.page import Section
@@ -28,7 +29,7 @@ from eval.swebench.official import Harness, harness_version
 from eval.swebench.outcome import Graded
 from eval.swebench.page import write_swebench_page
 from eval.swebench.predictions import Prediction, read_predictions
-from eval.swebench.report import figure_rows, run_report, scores, unknown_ids
+from eval.swebench.report import figure_rows, markdown, run_report, scores, unknown_ids
 from eval.swebench.rows import HUB_SETS, HarnessRow, choose, harness_rows, stored_rows
 from eval.swebench.skipping import read_skip_list
 from eval.swebench.store import EvalFolder
@@ -148,6 +149,7 @@ async def _grade(
     folder.write_json("report.json", report)
     folder.write_json(f"{model.replace('/', '__')}.{folder.name}.json", report)  # under its official name too
     folder.write_json("scores.json", scores(rows, graded, f"{folder.name} ({model})"))
+    write_atomically(folder.path / "report.md", markdown(report, f"{folder.name}: {model}", graded).encode())
     page = write_swebench_page(folder, report, predictions, graded, turns)
     show_report(console, report, graded, folder.path)
     console.print(f"page: {page}", highlight=False)
@@ -187,7 +189,7 @@ def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str
         console.print(
             f"[red]our resolve rule disagrees with the package on: {', '.join(report['disagreement_ids'])}[/]"
         )
-    console.print(f"report: {place / 'report.json'}    logs: {place / 'logs'}", highlight=False)
+    console.print(f"report: {place / 'report.json'}, report.md    logs: {place / 'logs'}", highlight=False)
 
 
 def validate(

@@ -16,6 +16,7 @@ from data.task import Task
 from data.trajectory import ExitReason, Status, Trajectory
 from envs.maths.answer import integer_of
 from eval.endpoint import summary_rows
+from eval.markdown import code, document, table
 from eval.statistics import bootstrap_mean, pass_at_k, wilson_interval
 
 TRUNCATED = (ExitReason.MAX_TOKENS, ExitReason.MAX_CONTEXT, ExitReason.MAX_TURNS, ExitReason.WALL_CLOCK)
@@ -199,18 +200,15 @@ def figure_rows(
 
 
 def markdown(report: Mapping[str, Any], name: str, judged: Sequence[tuple[str, str]] = ()) -> str:
-    lines = [f"# {name}", "", "| what | figure |", "|---|---|"]
-    rows = [(what, " ".join(figure.replace("|", "/").split())) for what, figure in figure_rows(report, judged)]
-    lines += [f"| {what} | {figure} |" for what, figure in rows]
-    lines += ["", f"| problem | {'right by the rules | judged' if judged else 'right'} | answers |"]
-    lines.append("|---|---|---|---|" if judged else "|---|---|---|")
+    heads = ["problem", *(("right by the rules", "judged") if judged else ("right",)), "answers"]
+    rows = []
     for problem, found in report["per_problem"].items():
-        right = sum(each["correct"] for each in found["samples"])
-        answers = Counter(_cell(each["answer"]) for each in found["samples"]).most_common(4)
+        samples = found["samples"]
+        right = f"{sum(each['correct'] for each in samples)} of {len(samples)}"
+        answers = Counter("none" if each["answer"] is None else code(each["answer"]) for each in samples).most_common(4)
         shown = ", ".join(f"{answer} × {count}" for answer, count in answers)
-        verdicts = f" {_verdicts(found['samples'])} |" if judged else ""
-        lines.append(f"| {problem} | {right} of {len(found['samples'])} |{verdicts} {shown} |")
-    return "\n".join(lines) + "\n"
+        rows.append([problem, right, *([_verdicts(samples)] if judged else []), shown])
+    return document(name, table(("what", "figure"), figure_rows(report, judged)), table(heads, rows))
 
 
 def _verdicts(samples: Sequence[Mapping[str, Any]]) -> str:
@@ -221,11 +219,3 @@ def _verdicts(samples: Sequence[Mapping[str, Any]]) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-def _cell(answer: str | None) -> str:
-    """An answer as it can stand in a table."""
-    if answer is None:
-        return "none"
-    text = " ".join(answer.split())
-    return "`" + (text if len(text) <= 40 else text[:39] + "…").replace("|", "\\|").replace("`", "'") + "`"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from eval.endpoint import summary_rows
+from eval.markdown import code, document, table
 from eval.statistics import wilson_interval
 from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -94,6 +95,23 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("network", network),
         *summary_rows(report.get("endpoint", {})),
     ]  # fmt: skip
+
+
+def markdown(report: Mapping[str, Any], name: str, graded: Mapping[str, Graded]) -> str:
+    """The head, then an instance a line."""
+    rows = []
+    for instance in sorted([*graded, *report["incomplete_ids"]]):
+        one = graded.get(instance)
+        if one is None:
+            rows.append((instance, "incomplete", "", ""))
+            continue
+        why = ": ".join(filter(None, (str(one.error or ""), one.reason))) or one.failure_reason or ""
+        rows.append((instance, str(one.verdict), code(why, 160) if why else "", "; ".join(map(str, one.suspicious))))
+    return document(
+        name,
+        table(("what", "figure"), figure_rows(report)),
+        table(("instance", "verdict", "why", "suspicious"), rows),
+    )
 
 
 def unknown_ids(known: Collection[str], predictions: Mapping[str, Prediction]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval.compare import Scores, compare, read_scores
+from eval.compare import Scores, compare, markdown, read_scores
 from eval.errors import EvalError
 
 
@@ -28,7 +28,13 @@ def test_a_comparison_by_hand() -> None:
     assert (made.both, made.neither, made.gained, made.lost) == (1, 1, ["i2"], ["i4"])
     assert (made.p_value, made.difference.mean) == (1.0, 0.0)
     assert made.to_dict()["means"] == [0.5, 0.5]
+    assert made.to_dict()["pairs"] == {"i1": [1, 1], "i2": [0, 1], "i3": [0, 0], "i4": [1, 0]}
     assert json.loads(json.dumps(made.to_dict())) == made.to_dict()
+    assert markdown(made, [("p", "a|b")]) == (
+        "# a against b\n\n| what | figure |\n|---|---|\n| p | a\\|b |\n\n"
+        "| instance | a | b | better |\n|---|---|---|---|\n"
+        "| i1 | 1 | 1 |  |\n| i2 | 0 | 1 | second |\n| i3 | 0 | 0 |  |\n| i4 | 1 | 0 | first |\n"
+    )
 
 
 def test_scores_between_have_no_mcnemar() -> None:

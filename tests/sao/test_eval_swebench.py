@@ -51,12 +51,23 @@ def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pyt
     assert (report["resolved_ids"], report["empty_patch_ids"], report["incomplete_ids"]) == tuple([n] for n in names)
     assert report["harness"].startswith("swebench 5.")
     assert json.loads((runs / "mine" / "m.mine.json").read_text()) == report
-    code, said = sao("eval", "compare", "gold", "mine", "--json", "diff.json", capsys=capsys)
+    table = (runs / "mine" / "report.md").read_text()
+    assert "| resolved | 1/3 = 33.3 %" in table
+    for name, verdict in zip(names, ("resolved", "empty", "incomplete"), strict=True):
+        assert f"| {name} | {verdict} |" in table
+    (tmp_path / "gold").mkdir()  # a folder of that name here is not what is meant
+    files = ("--json", "diff.json", "--markdown", "diff.md")
+    code, said = sao("eval", "compare", "gold", "mine", *files, capsys=capsys)
     assert code == 0, said
     assert "mean over 2 shared instances 100.0 % 50.0 %" in said
     assert "McNemar exact p = 1" in said
     made = json.loads((tmp_path / "diff.json").read_text())
     assert (made["lost"], made["gained"], made["left_out"]) == ([names[1]], [], [names[2]])
+    assert made["pairs"] == {names[0]: [1, 1], names[1]: [1, 0]}
+    assert f"{names[1]} 1 0" in said
+    table = (tmp_path / "diff.md").read_text()
+    assert f"| {names[0]} | 1 | 1 |  |" in table
+    assert f"| {names[1]} | 1 | 0 | first |" in table
 
 
 def test_validate_writes_a_skip_list(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
