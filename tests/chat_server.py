@@ -90,6 +90,8 @@ class ChatServer:
         for message in body["messages"]:
             for one in message.get("tool_calls") or []:
                 json.loads(one["function"]["arguments"])  # as vLLM does with a history: a broken one is its 500
+        if any(not (message.get("content") or message.get("tool_calls")) for message in body["messages"]):
+            return _error(400, "messages: text content blocks must be non-empty", "invalid_request_error")
         asked = {one["id"] for message in body["messages"] for one in message.get("tool_calls") or []}
         given = {message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"}
         if asked != given:

@@ -31,7 +31,7 @@ from agent.parsers.common import THINK, THOUGHT, after_thought
 from agent.policy import StopReason
 from agent.presets import Limits, Preset
 from agent.renderers import Message
-from agent.renderers.plain import PlainRenderer, turn_text
+from agent.renderers.plain import EMPTY, PlainRenderer, turn_text
 from agent.renderers.template import with_tool_list
 from data.quoted import ENDPOINT
 from data.trajectory import Sampling, TrajectoryBuilder
@@ -194,6 +194,8 @@ class EndpointDialogue(Dialogue):
             self._call_ids[number] = name
             function = {"name": item.name, "arguments": _sent_arguments(call)}
             calls.append({"id": name, "type": "function", "function": function})
+        if not (content or calls):
+            content = answer.refusal or EMPTY  # some servers refuse a history with a message that says nothing
         made: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
             made["tool_calls"] = calls

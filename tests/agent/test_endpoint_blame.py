@@ -10,6 +10,7 @@ import pytest
 from agent.endpoint.dialogue import Manner, shorter
 from agent.endpoint.faults import EndpointRefused, Refusal, TooLong, fault_of
 from agent.endpoint.settings import EndpointSettings
+from agent.renderers.plain import EMPTY
 from data.quoted import endpoint_facts
 from data.trajectory import ExitReason, Status
 from tests.agent.test_endpoint import chat, exit_of, play, works
@@ -52,6 +53,16 @@ def test_an_endpoint_that_hangs_until_the_clock_runs_out(
     server.faults.append("hang")
     made = play(server, renderer, World(), cut_after=0.3)
     assert exit_of(made) == (Status.CUT, ExitReason.SYSTEM_CUT)
+
+
+def test_a_turn_that_says_nothing_goes_back_as_one_that_every_server_takes(renderer: Any, World: Any) -> None:
+    """Some refuse a history that holds an empty message: then the model's silence would end the run."""
+    turns = [say(""), say("", refusal="I will not."), say("", reasoning_content="hm"), call("submit", "", number=3)]
+    server = ChatServer(lambda body: turns[turns_of(body)])
+    made = play(server, renderer, World())
+    assert exit_of(made) == (Status.GRADED, ExitReason.SUBMITTED)
+    sent = [message["content"] for message in server.bodies[-1]["messages"] if message["role"] == "assistant"]
+    assert sent == [EMPTY, "I will not.", EMPTY]
 
 
 @pytest.mark.parametrize("thoughts", ["send", "drop"])
