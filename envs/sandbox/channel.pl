@@ -4,23 +4,60 @@
 # table: no signal from inside can end or stop it, and it collects orphans. channel.py has the protocol.
 use strict;
 my ($nonce, $deadline) = ('@NONCE@', @DEADLINE@);
-my ($EINTR, $EACCES, $WNOHANG, $FIONREAD) = (4, 13, 1, 0x541B);
+my ($EINTR, $EAGAIN, $EACCES, $WNOHANG, $FIONREAD, $NONBLOCK) = (4, 11, 13, 1, 0x541B, 2048);
 my ($in, $buffer, $run, $ready, @late) = (undef, '');
 open($in, '<&=', 4) or exit 1;
 fcntl($in, 2, 1);    # close on exec
 $SIG{$_} = 'IGNORE' for 'PIPE', 'XFSZ';
-my $ended = 0;
-$SIG{CHLD} = sub { $ended = 1 };    # and wakes select
 sub finish { kill 'KILL', -1; exit }
-$SIG{ALRM} = \&finish;    # an init knows no default action
-alarm $deadline;
+
+# What only this process has cannot block: a command may open its end of a pipe for the other direction, and take or fill
+# what select has just told of.
+sub unblock { fcntl($_, 4, $NONBLOCK) for @_ }
+sub again { $! == $EINTR or $! == $EAGAIN }
+unblock(*STDOUT);
+
+# System calls that have a name only in modules, which are large and often absent, by the kind of machine.
+my ($setsid, $prctl, $sigprocmask, $signalfd, $gettime) = do {
+    my ($self, $elf, $generic) = (undef, '', [157, 167, 135, 74, 113]);
+    open($self, '<', '/proc/self/exe') and sysread($self, $elf, 20);
+    my %numbers = ("\x3e\0" => [112, 157, 14, 289, 228], "\xb7\0" => $generic, "\xf3\0" => $generic);
+    @{ $numbers{substr($elf, 18, 2)} || [] };
+};
+# PR_SET_DUMPABLE: nobody inside may trace this process, write its memory or open its descriptors. Holds for a child too,
+# until it runs a program.
+syscall($prctl, 4, 0) if defined $prctl;
+
+# A child's end is told through a descriptor. A handler would be a way to end this process: perl gives up when one is called
+# too often, and commands may send signals. Hence no alarm either: every wait ends at the deadline.
+my ($ended, $ends, $chld) = (0, undef, pack 'Q', 1 << 16);
+my $fd = defined $signalfd ? syscall($signalfd, -1, $chld, 8, 02004000) : -1;    # close on exec, not blocking
+if ($fd >= 0) { open($ends, '<&=', $fd) and syscall($sigprocmask, 0, $chld, 0, 8) }
+else { $SIG{CHLD} = sub { $ended = 1 } }    # wakes select, most of the time
+
+sub now {
+    return time unless defined $gettime;
+    my $now = "\0" x 16;
+    syscall($gettime, 1, $now);
+    my ($seconds, $nano) = unpack 'qq', $now;
+    return $seconds + $nano / 1e9;
+}
+my $end = now() + $deadline;
+
+# await READS WRITES SECONDS: select.
+sub await {
+    my $left = $end - now();
+    finish() if $left <= 0;
+    return select($_[0], $_[1], undef, defined $_[2] && $_[2] < $left ? $_[2] : $left);
+}
 
 sub out {
     my ($data, $at) = ($_[0], 0);
     while ($at < length $data) {
         my $n = syswrite(STDOUT, $data, length($data) - $at, $at);
         if (defined $n) { $at += $n }
-        elsif ($! != $EINTR) { finish() }
+        elsif (!again()) { finish() }
+        else { vec(my $room = '', 1, 1) = 1; await(my $none, $room) }
     }
 }
 sub frame { "\x1e$nonce " . join(' ', @_) . "\n" }
@@ -39,8 +76,10 @@ sub flush {
 
 # more: wait for further bytes of the driver; its end is ours.
 sub more {
+    vec(my $bits = '', 4, 1) = 1;
+    await($bits, my $none);
     my $n = sysread($in, $buffer, 1 << 16, length $buffer);
-    finish() unless $n or (!defined $n and $! == $EINTR);
+    finish() unless $n or (!defined $n and again());
 }
 sub take {
     my $size = shift;
@@ -48,19 +87,13 @@ sub take {
     return substr($buffer, 0, $size, '');
 }
 
-# setsid has no name in perl without a module that is large and often absent: its number goes by the kind of machine.
-my $setsid = do {
-    my ($self, $elf) = (undef, '');
-    open($self, '<', '/proc/self/exe') and sysread($self, $elf, 20);
-    { "\x3e\0" => 112, "\xb7\0" => 157, "\xf3\0" => 157 }->{substr($elf, 18, 2)};
-};
-
 # child CODE: a process with nothing of ours open.
 sub child {
     my $code = shift;
     my $pid = fork;
     return $pid if $pid or !defined $pid;
-    $SIG{$_} = 'DEFAULT' for 'PIPE', 'XFSZ', 'CHLD', 'ALRM';
+    $SIG{$_} = 'DEFAULT' for 'PIPE', 'XFSZ', 'CHLD';
+    syscall($sigprocmask, 1, $chld, 0, 8) if defined $sigprocmask;
     $code->();
     exit 127;
 }
@@ -69,6 +102,7 @@ sub child {
 sub prepare {
     my ($read, $write, $told, $feed);
     return undef unless pipe($read, $write) and pipe($told, $feed);
+    unblock($read, $feed);
     my $pid = child(sub {
         if (open(my $file, '>', '/proc/self/oom_score_adj')) { syswrite($file, '500') }
         open(STDIN, '<', '/dev/null');
@@ -103,6 +137,7 @@ sub command {
 my $full = 0;
 sub room {
     my $pid = child(sub { exit 0 });
+    kill 'KILL', $pid if defined $pid;    # somebody may have stopped it
     waitpid($pid, 0) if defined $pid;
     return defined $pid;
 }
@@ -123,14 +158,14 @@ sub start {
 sub feed {
     my $n = syswrite($run->{feed}, $run->{told}, $_[0]);
     if (defined $n) { substr($run->{told}, 0, $n, '') }
-    elsif ($! != $EINTR) { $run->{told} = '' }
+    elsif (!again()) { $run->{told} = '' }
     delete $run->{feed} unless length $run->{told};
 }
 
 # pass: one read of the command's output: to the driver, or, once that is enough, into the tail. False at its end.
 sub pass {
     my $n = sysread($run->{read}, my $data, $_[0]);
-    return !defined $n && $! == $EINTR unless $n;
+    return !defined $n && again() unless $n;
     if ($run->{head} > 0) {
         my $first = substr($data, 0, $run->{head}, '');
         $run->{head} -= length $first;
@@ -146,12 +181,15 @@ sub pass {
     return 1;
 }
 
-# reap: note which of our children have ended.
+# reap: note which of our children have ended. A fork bomb ends them faster than they can be collected: so many at once.
 sub reap {
-    while ((my $pid = waitpid(-1, $WNOHANG)) > 0) {
+    for (1 .. 100) {
+        my $pid = waitpid(-1, $WNOHANG);
+        return if $pid <= 0;
         if ($run and $pid == $run->{pid}) { $run->{code} = $? & 127 ? 128 + ($? & 127) : $? >> 8 }
         undef $ready if $ready and $pid == $ready->{pid};
     }
+    $ended = 1;
 }
 
 # collect: the command has ended, or not yet (false). What it wrote lies in the pipe; what its children write from now on
@@ -202,8 +240,8 @@ sub others {
     return @found;
 }
 
-# stop: kill(-1) spares nobody but the caller (and an init of others), and no fork slips through it: the kernel starts a fork anew whose
-# parent is to die. Answers what the process table still shows.
+# stop: kill(-1) spares nobody but the caller, and no fork slips through it: the kernel starts a fork anew whose parent is
+# to die. Answers what the process table still shows.
 sub stop {
     my ($seq, @left) = @_;
     $full = 0;
@@ -217,108 +255,6 @@ sub stop {
     }
     later(frame($seq, 'S', @left));
     flush();
-}
-
-sub folders {
-    my $path = '';
-    for my $part (grep { length } split m{/}, $_[0]) {
-        $path .= "/$part";
-        -d $path or mkdir $path or -d $path or return "$path: $!";
-    }
-    return '';
-}
-
-# part: the next bytes of the driver, at most so many and at least one.
-sub part {
-    my $most = shift;
-    more() unless length $buffer;
-    return take($most < length $buffer ? $most : length $buffer);
-}
-
-sub put {
-    my ($path, $mode, $size) = @_;
-    my ($folder) = $path =~ m{^(.*)/}s;
-    my ($error, $file) = (folders($folder));
-    my $there = -e $path;
-    if ($error eq '' and $there and !-f _ and !-d _) { $error = "$path: not a regular file" }
-    if ($error eq '' and !open($file, '>', $path)) { $error = "$path: $!" }
-    while ($size > 0) {
-        my $data = part($size);
-        $size -= length $data;
-        while ($error eq '' and length $data) {
-            my $n = syswrite($file, $data);
-            if (defined $n) { substr($data, 0, $n, '') }
-            elsif ($! != $EINTR) { $error = "$path: $!" }
-        }
-    }
-    return $error if $error ne '';
-    close $file or return "$path: $!";
-    if ($mode ne '-' and ($there or $mode ne '644')) { chmod oct $mode, $path or return "$path: $!" }
-    return '';
-}
-
-sub get {
-    my ($seq, $path, $max) = @_;
-    my ($state, $file) = ('ok');
-    if (-d $path) { $state = 'dir' }
-    elsif (!-e _) { $state = 'none' }
-    elsif (!-f _) { $state = 'special' }
-    elsif (!open($file, '<', $path)) { $state = $! == $EACCES ? 'denied' : 'failed' }
-    out(frame($seq, 'B'));
-    while ($state eq 'ok' and $max > 0) {
-        my $n = sysread($file, my $data, $max < 1 << 16 ? $max : 1 << 16);
-        if (!defined $n) { $state = 'failed' unless $! == $EINTR }
-        elsif ($n == 0) { last }
-        else { $max -= $n; out($data) }
-    }
-    out(frame($seq, 'E', $state));
-}
-
-# untar: feeds SIZE bytes of the driver to tar; whatever becomes of tar, all of them are taken.
-sub untar {
-    my ($folder, $size) = @_;
-    my ($error, $feed, $data, $said, $say) = (folders($folder));
-    if ($error eq '' and !(pipe($data, $feed) and pipe($said, $say))) { $error = "$!" }
-    my $pid = $error eq '' ? child(sub {
-        open(STDIN, '<&', $data);
-        open(STDOUT, '>&', $say);
-        open(STDERR, '>&', $say);
-        close $_ for $data, $feed, $said, $say;
-        exec 'tar', '-xof', '-', '-C', $folder;
-        syswrite(STDERR, "tar: $!");
-    }) : undef;
-    $error = "$!" if $error eq '' and !defined $pid;
-    undef $data;
-    undef $say;
-    undef $feed unless defined $pid;
-    my $status = 1;
-    while ($size > 0 or defined $pid) {
-        if (!defined $feed and $size > 0) { $size -= length part($size); next }
-        more() if $size > 0 and !length $buffer;
-        undef $feed if $size == 0;
-        my ($reads, $writes) = ('', '');
-        vec($reads, fileno $said, 1) = 1;
-        vec($writes, fileno $feed, 1) = 1 if defined $feed;
-        next if select($reads, $writes, undef, undef) < 0;
-        if (defined $feed and vec($writes, fileno $feed, 1)) {    # a pipe that is ready takes a page without blocking
-            my $most = $size < 4096 ? $size : 4096;
-            my $n = syswrite($feed, $buffer, $most < length $buffer ? $most : length $buffer);
-            if (defined $n) { substr($buffer, 0, $n, ''); $size -= $n }
-            elsif ($! != $EINTR) { undef $feed }
-        }
-        if (vec($reads, fileno $said, 1)) {
-            my $n = sysread($said, my $text, 4096);
-            if ($n) { $error .= $text if length $error < 4096 }
-            elsif (defined $n) { waitpid($pid, 0); $status = $?; undef $pid; undef $feed }
-        }
-    }
-    return $status == 0 ? '' : $error || 'tar failed';
-}
-
-sub told {
-    my ($seq, $error) = @_;
-    my ($line) = $error =~ /^([^\n\x1e]*)/;
-    out(frame($seq, 'E', $error eq '' ? 0 : 1, $line));
 }
 
 sub answer {
@@ -355,13 +291,13 @@ while (1) {
         next;
     }
     my ($bits, $feeds) = ('', '');
-    vec($bits, fileno $_, 1) = 1 for $in, @late, $run && !$run->{ended} ? $run->{read} : ();
+    vec($bits, fileno $_, 1) = 1 for $in, $ends || (), @late, $run && !$run->{ended} ? $run->{read} : ();
     vec($feeds, fileno $run->{feed}, 1) = 1 if $run and $run->{feed};
-    # A child that ends just before select does not wake it: hence the second look.
-    my $found = select($bits, $feeds, undef, $run ? ($ended ? 0 : 0.02) : undef);
+    my $found = await($bits, $feeds, $ended ? 0 : $run ? 0.02 : undef);
     flush() if $found == 0 and !$ended;
     $ended = 0;
-    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) } @late if $found > 0 and @late;
+    sysread($ends, my $junk, 4096) if $ends;
+    @late = grep { !vec($bits, fileno $_, 1) or sysread($_, my $junk, 1 << 16) // again() } @late if $found > 0 and @late;
     reap();
     if ($run) {
         feed(4096) if $found > 0 and $run->{feed} and vec($feeds, fileno $run->{feed}, 1);

@@ -44,7 +44,7 @@ class Helpers(Enum):
 
 _known: dict[str, bool] = {}
 """Whether the helper came up, by image."""
-_STEERED_BY = ("PERL5OPT", "PERL_UNICODE")
+_STEERED_BY = ("PERL5OPT", "PERL_UNICODE", "PERLIO", "PERL_SIGNALS")
 """Settings with which perl would not do what channel.pl says; images that have them get channel.sh."""
 
 
@@ -60,7 +60,7 @@ def may_teach(spec: SandboxSpec, helpers: Helpers) -> bool:
 def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, helpers: Helpers) -> bytes:
     """See Channel.script."""
     start, shell = _part("channel.sh").split("@HELPER@\n")
-    helper = f"exec perl - 4<&0 <<'{nonce}'\n{_part('channel.pl')}{nonce}\n"
+    helper = f"exec perl - 4<&0 <<'{nonce}'\n{_part('channel.pl')}{_part('channel_files.pl')}{nonce}\n"
     known = _known.get(image)
     values = {
         "NONCE": nonce,
@@ -83,7 +83,7 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, he
         text = filled(f"{start}{{\n{helper}}}\n")
     else:
         steered = "".join(f"${{{name}-}}" for name in _STEERED_BY)
-        works = f'[ -z "{steered}" ] && command -v perl >/dev/null && perl -e 1'
+        works = f'[ -z "{steered}" ] && command -v perl >/dev/null && perl -Mstrict -e 1'
         text = filled(f"{start}if {{ {works}; }} 2>/dev/null; then\n{helper}else\n") + f"{below}fi\n"
     return text.encode("utf-8", "surrogateescape")
 

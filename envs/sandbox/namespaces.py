@@ -167,8 +167,10 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
 
 
 _UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--net", "--ipc", "--uts"]
+_BUBBLEWRAP = ["bwrap", "--unshare-all", "--unshare-user", "--as-pid-1", "--ro-bind", "/", "/", "--proc", "/proc"]
 _TRIALS = {
-    "bwrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"],
+    # `--size` came last of what it is asked for, with bubblewrap 0.7
+    "bwrap": [*_BUBBLEWRAP, "--size", "65536", "--tmpfs", "/tmp", "true"],
     "unshare": [*_UNSHARE, "--mount-proc", "setpriv", "--bounding-set", "-all", "--no-new-privs", "true"],
 }
 
