@@ -143,13 +143,22 @@ def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
 def _json_rows(place: Path) -> Iterator[Mapping[str, Any]]:
     """Without `datasets`, whose import takes seconds. A row's number is its place, blank lines do not count."""
     with open(place, encoding="utf-8") as file:
-        rows = json.load(file) if place.suffix == ".json" else (json.loads(line) for line in file if line.strip())
+        rows = json.load(file) if place.suffix == ".json" else _lines(place, file)
         if not isinstance(rows, list | Iterator):
             raise TaskError(f"{place} holds a JSON {type(rows).__name__}, expected a list of rows")
         for number, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise TaskError(f"{place}, row {number}: is a JSON {type(row).__name__}, expected an object")
             yield row
+
+
+def _lines(place: Path, file: Iterable[str]) -> Iterator[Any]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            try:
+                yield json.loads(line.strip())
+            except json.JSONDecodeError as error:
+                raise TaskError(f"{place}, line {number}, column {error.colno}: no valid JSON: {error.msg}") from error
 
 
 def _all_text(place: Path) -> dict[str, Any]:

@@ -127,7 +127,10 @@ async def _grade(
     endpoint: Mapping[str, Any] | None = None,
 ) -> int:
     if unknown := unknown_ids([row.instance_id for row in rows], predictions):
-        console.print(f"[yellow]{len(unknown)} predictions are for instances outside of this task set: not graded[/]")
+        shown = ", ".join(unknown[:5]) + (" …" if len(unknown) > 5 else "")
+        console.print(
+            f"predictions outside of this task set, not graded: {len(unknown)} ({shown})", style="yellow", markup=False
+        )
     work = [(row, predictions[row.instance_id]) for row in rows if row.instance_id in predictions]
     if not work:
         raise EvalError("no prediction is for an instance of this task set: look at --split, --rows and --predictions")

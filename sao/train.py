@@ -117,6 +117,9 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     # Other training settings are another run: a checkpoint is only loaded under its own.
     origin = {**parts.origin, "training": config.train.settings_hash()}
     folder = open_run(config, run, fresh=fresh, origin=origin)
+    step = int(read_json(TrainerPaths(folder.path).progress).get("step", 0))
+    where = f"going on after step {step}" if folder.resumed else "a new run"
+    console.print(f"{folder.path}: {where}, {config.train.steps} steps in all", highlight=False, markup=False)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
         if score:

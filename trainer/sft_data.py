@@ -79,7 +79,8 @@ def _micro_swe(config: SftConfig, tokenizer: Tokenizer, positions: int | None) -
 def _chats(config: SftConfig, tokenizer: Tokenizer, positions: int | None) -> SftData:
     if positions is not None and config.max_length > positions:
         raise TrainingSetupError(
-            f"max_length is {config.max_length} tokens, and the model has {positions} positions: give a smaller one"
+            f"max_length is {config.max_length} tokens, and the model has {positions} positions: give a smaller one "
+            "(--max-length)"
         )
     renderer = renderer_for(tokenizer)
     rows = read_chats(config.chats, config.chat_split, config.chat_limit)

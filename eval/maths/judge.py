@@ -133,7 +133,8 @@ def wanted(samples: Samples, which: str) -> dict[tuple[str, int], Question]:
 
 
 class JudgeBook:
-    """What a judge said, a line each in a file. Faults of the endpoint are not written down: they are asked again."""
+    """What a judge said, a line each in a file. A reply without a verdict is kept to be looked at; the next start asks
+    again, as after a fault of the endpoint."""
 
     def __init__(self, path: Path, prompt: JudgePrompt, model: str) -> None:
         self.path, self._about = path, (prompt.sha256, model)
@@ -145,7 +146,8 @@ class JudgeBook:
                 except ValueError:
                     continue  # the line that a kill cut off: asked again
                 key = value.pop("key")
-                self._known[key] = Judgement(**value)
+                if value["correct"] is not None:
+                    self._known[key] = Judgement(**value)
 
     def key(self, question: Question) -> str:
         text = json.dumps([*self._about, question.problem, question.reference, question.answer])

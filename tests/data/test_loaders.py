@@ -168,7 +168,7 @@ def test_a_bad_row_is_named_with_its_column(tmp_path: Path, changes: dict[str, A
     [
         ("rows.jsonl", "", "rows.jsonl is empty"),
         ("rows.json", "[]", "no rows in split test"),
-        ("rows.jsonl", '{"a":\n{"a": 1}', "cannot be read: "),
+        ("rows.jsonl", '\n{"a":\n{"a": 1}', "rows.jsonl, line 2, column 6: no valid JSON: Expecting value"),
         ("rows.jsonl", "[1]\n", "row 0: is a JSON list, expected an object"),
         ("rows.json", '{"a": 1}', "holds a JSON dict, expected a list of rows"),
         ("rows.parquet", "no parquet", "cannot be read: "),

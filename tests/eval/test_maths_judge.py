@@ -187,6 +187,18 @@ def test_failures_are_errors_and_asked_again_and_equal_questions_once(tmp_path: 
     assert another.get(ASK) is None  # another judge, another verdict
 
 
+@pytest.mark.parametrize("said", [say("I like it."), say("CORR", finish="length")])
+def test_a_reply_without_a_verdict_is_asked_for_again_by_the_next_start(tmp_path: Path, said: Any) -> None:
+    bad = ChatServer(lambda body: said)
+    made = judge(bad, [ASK, ASK], book(tmp_path))[ASK]
+    assert (made.correct, len(bad.bodies)) == (None, 1)
+    assert said["content"] in (tmp_path / "judge.jsonl").read_text()
+    good = ChatServer(reply("CORRECT"))
+    assert judge(good, [ASK], book(tmp_path))[ASK].correct is True
+    assert judge(good, [ASK], book(tmp_path))[ASK].correct is True
+    assert len(good.bodies) == 1
+
+
 def test_what_was_logged_cut_is_not_judged(tmp_path: Path) -> None:
     question = Question("P", "1", "x" * 500)
     server = ChatServer(reply("CORRECT"))

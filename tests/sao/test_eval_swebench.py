@@ -45,7 +45,7 @@ def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pyt
     write_predictions(tmp_path / "p.jsonl", {names[0]: GOLD, names[1]: "", "other__set-1": GOLD})
     code, said = sao(*GRADE, "-p", "p.jsonl", "--run", "mine", capsys=capsys)
     assert code == 0, said
-    assert "1 predictions are for instances outside of this task set" in said
+    assert "predictions outside of this task set, not graded: 1 (other__set-1)" in said
     assert "unresolved 0 empty patch 1 error 0 incomplete 1" in said
     report = json.loads((runs / "mine" / "report.json").read_text())
     assert (report["resolved_ids"], report["empty_patch_ids"], report["incomplete_ids"]) == tuple([n] for n in names)
