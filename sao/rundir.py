@@ -6,7 +6,6 @@ unfinished; starting the same plan again continues it, so a killed run loses not
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import tomllib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from data import atomic
+from data.locks import hold
 from sao.config import Config, validate
 from sao.paths import UserError, runs_folder
 
@@ -143,12 +143,8 @@ def _origin(path: Path) -> Mapping[str, str] | None:
 
 def _try_open(path: Path, config: Config, origin: Mapping[str, str] | None) -> RunDir | None:
     """Lock the folder; None when another process holds it. Refuses a folder of another plan."""
-    path.mkdir(parents=True, exist_ok=True)
-    lock = (path / "lock").open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
+    lock = hold(path)
+    if lock is None:
         return None
     try:
         resumed = (path / "config.toml").exists()

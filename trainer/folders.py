@@ -8,7 +8,6 @@ are known by their names and `sweep` removes them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data.crashpoints import crash_point
+from data.locks import hold
 
 MANIFEST = "manifest.json"
 _ASIDE = ".partial-"
@@ -121,12 +121,10 @@ def remove(folder: Path) -> None:
 def only_writer(folder: Path) -> Iterator[None]:
     """Holds `folder` (made where it is not there) for this process; the kernel lets go of it when that dies. Raises
     FolderError where another has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderError(f"another process writes to {folder}: wait for it or end it, or name another") from None
+    lock = hold(folder)
+    if lock is None:
+        raise FolderError(f"another process writes to {folder}: wait for it or end it, or name another")
+    with lock:
         yield
 
 

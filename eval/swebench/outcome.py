@@ -89,5 +89,10 @@ class Graded:
         """1 or 0; None where it says nothing about the model."""
         return float(self.verdict is Verdict.RESOLVED) if self.about_model else None
 
+    @property
+    def why(self) -> str:
+        """The reason of the verdict in one line; empty where there is nothing to say."""
+        return ": ".join(filter(None, (str(self.error or ""), self.reason))) or self.failure_reason
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -54,7 +54,7 @@ def _instances(
             str(one.verdict),
             _TONE[one.verdict],
             {
-                "why": ": ".join(filter(None, (str(one.error or ""), one.reason))) or one.failure_reason or "—",
+                "why": one.why or "—",
                 "tests": tests or "—",
                 "time": f"{one.seconds:.1f} s, {one.test_seconds:.1f} s of it tests; attempts {one.attempts}",
                 "image": one.image[:19] or "—",

@@ -105,8 +105,8 @@ def markdown(report: Mapping[str, Any], name: str, graded: Mapping[str, Graded])
         if one is None:
             rows.append((instance, "incomplete", "", ""))
             continue
-        why = ": ".join(filter(None, (str(one.error or ""), one.reason))) or one.failure_reason or ""
-        rows.append((instance, str(one.verdict), code(why, 160) if why else "", "; ".join(map(str, one.suspicious))))
+        why = code(one.why, 160) if one.why else ""
+        rows.append((instance, str(one.verdict), why, "; ".join(map(str, one.suspicious))))
     return document(
         name,
         table(("what", "figure"), figure_rows(report)),

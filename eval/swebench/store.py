@@ -13,7 +13,6 @@ and harness it was made with; whatever was killed before its outcome stood is gr
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from typing import IO, Any
 
 from data.atomic import write_atomically
 from data.journal import Journal
+from data.locks import hold
 from envs.sandbox.contract import Network
 from eval.errors import EvalError
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
@@ -60,14 +60,9 @@ class EvalFolder:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> EvalFolder:
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = (self.path / "lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise EvalError(f"another process grades into {self.path}; wait for it, or name another run") from None
-        self._lock = lock
+        self._lock = hold(self.path)
+        if self._lock is None:
+            raise EvalError(f"another process grades into {self.path}; wait for it, or name another run")
         return self
 
     def __exit__(self, *exc: object) -> None:
