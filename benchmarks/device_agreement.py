@@ -19,7 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.sao_step import SHAPES, episode
 from trainer.config import StepConfig
-from trainer.critic import Critic, freeze_for_rl
+from trainer.critic import Critic
+from trainer.freeze import freeze_for_rl
 from trainer.update import Learner, sao_step
 
 

@@ -15,7 +15,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from data.trajectory import ExitReason, Identity, Outcome, Status, Trajectory, TrajectoryBuilder
 from trainer.config import StepConfig
-from trainer.critic import Critic, freeze_for_rl, load_critic, save_critic
+from trainer.critic import Critic, load_critic, save_critic
+from trainer.freeze import freeze_for_rl
 from trainer.update import Learner, sao_step
 
 SHAPES = {

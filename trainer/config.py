@@ -104,7 +104,7 @@ class CriticConfig(Settings):
     advantage_values: Literal["fresh", "pre_update"] = "fresh"
     """Values that enter the advantages: computed again after the K updates (P), or those before them."""
     freeze: Literal["moe_paper", "full_except_attention", "hybrid", "none"] = "full_except_attention"
-    """What the critic keeps fixed during RL (trainer/critic.py lists the patterns); the head always trains."""
+    """What the critic keeps fixed during RL (trainer/freeze.py says what each is); the head always trains."""
     freeze_patterns: tuple[str, ...] = ()
     """More regular expressions over parameter names to freeze; one that matches nothing is an error."""
 

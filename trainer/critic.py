@@ -1,8 +1,8 @@
-"""The critic: a full-size body of its own under a scalar head, what of it is frozen, and how it rests on disk.
+"""The critic: a full-size body of its own under a scalar head, and how it rests on disk. What of it is frozen:
+trainer/freeze.py.
 
 Promises: the head is fp32 (or wider), starts at zero and is never re-initialised on load (a folder without it is an
-error); a freeze pattern that matches nothing is an error; the optimizer is built after freezing and holds exactly the
-trainable parameters; a saved critic is weights and a manifest with their hash, never optimizer moments.
+error); a saved critic is weights and a manifest with their hash, never optimizer moments.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import copy
 import hashlib
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from trainer.config import CriticConfig
 from trainer.logprobs import body_of, hidden_states
 
 FORMAT = "sao-critic/1"
@@ -30,7 +27,7 @@ WEIGHTS, MANIFEST = "critic.safetensors", "manifest.json"
 
 
 class CriticError(ValueError):
-    """A critic folder or freeze pattern is unusable; the text says what to do."""
+    """A critic folder or freezing is unusable; the text says what to do."""
 
 
 class Critic(nn.Module):
@@ -66,78 +63,6 @@ class Critic(nn.Module):
 
 def _hidden_size(body: Any) -> int:
     return int(body.config.hidden_size)
-
-
-# --- freezing ---------------------------------------------------------------------------------------------------------
-
-_ATTENTION = r"(^|\.)(self_attn|attn|attention|self_attention)\."
-_LINEAR_MIXER = r"(^|\.)(linear_attn|linear_attention|mamba|mixer|ssm)\."
-_PROJECTIONS = r"(^|\.)(mlp|feed_forward|ffn|moe|block_sparse_moe)\.(?!gate\.|router\.)"
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Regular expressions over parameter names; each must match. `only` (if any) freezes all that it does not match."""
-
-    freeze: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-
-
-PRESETS: Mapping[str, Preset] = {
-    # paper: "freeze attention, train the MoE projections". Router, embeddings and norms frozen too: our reading.
-    "moe_paper": Preset(only=(_PROJECTIONS,)),
-    "full_except_attention": Preset(freeze=(_ATTENTION,)),
-    "hybrid": Preset(freeze=(_ATTENTION, _LINEAR_MIXER)),
-    "none": Preset(),
-}
-
-
-@dataclass(frozen=True)
-class FreezeReport:
-    """Parameter counts (numbers, not tensors) after freezing."""
-
-    preset: str
-    trainable: int
-    frozen: int
-
-    def __str__(self) -> str:
-        total = max(self.trainable + self.frozen, 1)
-        return (
-            f"critic freeze '{self.preset}': {self.trainable:,} parameters trainable, {self.frozen:,} frozen "
-            f"({100 * self.frozen / total:.1f} %)"
-        )
-
-
-def freeze(critic: Critic, preset: str, patterns: Sequence[str] = ()) -> FreezeReport:
-    """Set `requires_grad` for the RL phase; call it **before** an optimizer is built. The head always trains.
-
-    Raises `CriticError` for an unknown preset, a pattern that matches no parameter, or a body that is wholly frozen.
-    """
-    if preset not in PRESETS:
-        raise CriticError(f"freeze preset '{preset}' is unknown; choose one of {', '.join(PRESETS)}")
-    chosen = PRESETS[preset]
-    names = [name for name, _ in critic.body.named_parameters()]
-    for pattern in (*chosen.freeze, *chosen.only, *patterns):
-        if not any(re.search(pattern, name) for name in names):
-            raise CriticError(
-                f"freeze preset '{preset}': pattern {pattern!r} matches no parameter of "
-                f"{type(critic.body).__name__} (names look like {names[len(names) // 2]!r}). "
-                "Choose another preset, or name the modules in critic.freeze_patterns"
-            )
-    critic.head.requires_grad_(True)
-    for name, parameter in critic.body.named_parameters():
-        fixed = any(re.search(p, name) for p in (*chosen.freeze, *patterns))
-        if chosen.only:
-            fixed = fixed or not any(re.search(p, name) for p in chosen.only)
-        parameter.requires_grad_(not fixed)
-    if names and not any(p.requires_grad for p in critic.body.parameters()):
-        raise CriticError(f"freeze preset '{preset}' with {list(patterns)} freezes the whole body: free some of it")
-    trainable = sum(p.numel() for p in critic.parameters() if p.requires_grad)
-    return FreezeReport(preset, trainable, sum(p.numel() for p in critic.parameters()) - trainable)
-
-
-def freeze_for_rl(critic: Critic, config: CriticConfig) -> FreezeReport:
-    return freeze(critic, config.freeze, config.freeze_patterns)
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------

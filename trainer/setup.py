@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from trainer.config import StepConfig
-from trainer.critic import Critic, freeze_for_rl, load_critic, read_manifest
+from trainer.critic import Critic, load_critic, read_manifest
 from trainer.folders import sha256
+from trainer.freeze import freeze_for_rl
 from trainer.optim import TrainingSetupError
 from trainer.update import Learner
 

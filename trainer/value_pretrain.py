@@ -19,8 +19,9 @@ import numpy as np
 
 from data.contamination import training_refusal
 from data.trajectory import Status, Trajectory
-from trainer.critic import Critic, freeze, save_critic
+from trainer.critic import Critic, save_critic
 from trainer.folders import content_hash
+from trainer.freeze import freeze
 from trainer.optim import TrainingSetupError, build_optimizer, check_dropout_off, warmed_rate
 from trainer.packing import action_axis, pack
 from trainer.passes import critic_update, read_values

@@ -7,7 +7,8 @@ import torch
 
 from trainer.checkpoint import STATE, TENSORS, CheckpointError, Checkpoints
 from trainer.controls import RewardHistory
-from trainer.critic import Critic, freeze_for_rl
+from trainer.critic import Critic
+from trainer.freeze import freeze_for_rl
 from trainer.health import HealthState
 from trainer.ledger import DropReason, Fate, Ledger
 from trainer.replay import weights_digest

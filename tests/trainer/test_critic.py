@@ -6,17 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.critic import PRESETS, Critic, CriticError, freeze, load_critic, read_manifest, save_critic
+from trainer.critic import Critic, CriticError, load_critic, read_manifest, save_critic
+from trainer.freeze import freeze
 from trainer.optim import TrainingSetupError, build_optimizer, check_dropout_off, check_optimizer
 
 from .tiny import step_config
-from .tiny_models import tiny_moe, tiny_policy
+from .tiny_models import tiny_policy
 
 TOKENS = torch.tensor([[1, 2, 3, 4]])
-
-
-def trained_names(critic: Critic) -> set[str]:
-    return {name for name, p in critic.named_parameters() if p.requires_grad}
 
 
 class TestModel:
@@ -37,61 +34,7 @@ class TestModel:
         torch.testing.assert_close(critic(TOKENS, torch.tensor([3, 1])), everywhere[0, [3, 1]])
 
 
-class TestFreeze:
-    def test_frozen_attention_does_not_move_and_the_rest_does(self) -> None:
-        critic = Critic.from_policy(tiny_policy())
-        torch.nn.init.normal_(critic.head.weight)
-        report = freeze(critic, "full_except_attention")
-        assert report.frozen == sum(p.numel() for n, p in critic.named_parameters() if ".self_attn." in n)
-        assert report.trainable + report.frozen == sum(p.numel() for p in critic.parameters())
-        assert f"{report.frozen:,} frozen" in str(report)
-        before = {n: p.detach().clone() for n, p in critic.named_parameters()}
-        optimizer = build_optimizer(critic, step_config().critic_optimizer)
-        critic(TOKENS).square().sum().backward()
-        optimizer.step()
-        moved = {n for n, p in critic.named_parameters() if not torch.equal(p, before[n])}
-        assert moved == trained_names(critic) == {n for n in before if ".self_attn." not in n}
-
-    def test_moe_paper_trains_experts_and_head_only(self) -> None:
-        critic = Critic.from_policy(tiny_moe())
-        freeze(critic, "moe_paper")
-        experts = {f"body.layers.0.mlp.experts.{n}" for n in ("gate_up_proj", "down_proj")}
-        assert trained_names(critic) == experts | {"head.weight", "head.bias"}
-
-    def test_moe_paper_on_a_dense_model_trains_its_mlp(self) -> None:
-        critic = Critic.from_policy(tiny_policy(layers=1))
-        freeze(critic, "moe_paper")
-        mlp = {f"body.layers.0.mlp.{n}_proj.weight" for n in ("gate", "up", "down")}
-        assert trained_names(critic) == mlp | {"head.weight", "head.bias"}
-
-    def test_none_trains_everything_also_after_another_preset(self) -> None:
-        critic = Critic.from_policy(tiny_policy())
-        freeze(critic, "moe_paper")
-        assert freeze(critic, "none").frozen == 0
-
-    def test_a_pattern_that_matches_nothing_is_an_error(self) -> None:
-        critic = Critic.from_policy(tiny_policy())
-        with pytest.raises(CriticError, match="matches no parameter of Qwen3Model"):
-            freeze(critic, "hybrid")  # no linear-attention mixer here
-        with pytest.raises(CriticError, match="'typo'"):
-            freeze(critic, "none", ["typo"])
-        with pytest.raises(CriticError, match="unknown; choose one of"):
-            freeze(critic, "all")
-
-    def test_own_patterns_and_a_wholly_frozen_body(self) -> None:
-        critic = Critic.from_policy(tiny_policy())
-        freeze(critic, "full_except_attention", [r"embed_tokens"])
-        assert not any("embed" in n or "attn" in n for n in trained_names(critic))
-        with pytest.raises(CriticError, match="whole body"):
-            freeze(critic, "none", ["."])
-
-    def test_hybrid_matches_linear_mixers(self) -> None:
-        import re
-
-        names = ["layers.0.linear_attn.conv1d.weight", "layers.1.self_attn.q_proj.weight", "layers.0.mlp.up.weight"]
-        hit = [any(re.search(p, n) for p in PRESETS["hybrid"].freeze) for n in names]
-        assert hit == [True, True, False]
-
+class TestOptimizer:
     def test_optimizer_built_before_freezing_is_found(self) -> None:
         critic = Critic.from_policy(tiny_policy())
         optimizer = build_optimizer(critic, step_config().critic_optimizer)

@@ -13,7 +13,8 @@ from torch import nn
 from data.trajectory import Trajectory
 from trainer import packing
 from trainer.config import HealthConfig
-from trainer.critic import Critic, freeze_for_rl
+from trainer.critic import Critic
+from trainer.freeze import freeze_for_rl
 from trainer.health import Alarm, AlarmKind, HealthState, check
 from trainer.optim import TrainingSetupError
 from trainer.statistics import StepMetrics

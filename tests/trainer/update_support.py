@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from data.trajectory import Trajectory
 from trainer.config import StepConfig
-from trainer.critic import Critic, freeze_for_rl
+from trainer.critic import Critic
+from trainer.freeze import freeze_for_rl
 from trainer.optim import gradients
 from trainer.packing import action_axis, pack
 from trainer.passes import accumulate_policy_gradient
