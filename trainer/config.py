@@ -74,6 +74,9 @@ class AdvantageKind(StrEnum):
     """Control: R - mean of the prompt's last `window` rewards; no critic."""
     RUNNING_GLOBAL = "running_global"
     """Control: R - mean of the last `window` rewards of all prompts; no critic."""
+    BATCH_LEAVE_ONE_OUT = "batch_leave_one_out"
+    """Control: R - mean of the batch's other rewards, times (gamma * lambda)^(l - t): what the paper's GAE gives where
+    the critic says that mean everywhere; no critic."""
 
     @property
     def needs_critic(self) -> bool:

@@ -6,6 +6,7 @@ enters the baseline it is compared with; the history of rewards is a plain value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config import AdvantageKind, StepConfig
+from trainer.config import AdvantageConfig, AdvantageKind, StepConfig
+from trainer.gae import decay_to_end
 
 _GROUP: dict[str, Any] = {"advantage": {"kind": "group"}, "critic_only_steps": 0}
 _CLIP_HIGHER: dict[str, Any] = {"name": "ppo_clip", "eps_low": 0.2, "eps_high": 0.28}
@@ -27,6 +29,12 @@ CONTROLS: Mapping[str, Mapping[str, Any]] = {
     "ppo_one_sided": {"objective": {"name": "ppo_clip"}},  # SAO's own band, without the second side
     "running_mean_prompt": {"advantage": {"kind": "running_prompt", "window": 8}, "critic_only_steps": 0},
     "running_mean_global": {"advantage": {"kind": "running_global", "window": 128}, "critic_only_steps": 0},
+    # What is the critic worth? The same lambda and batch, a mean in its place; `_flat`: lambda 1, the plain baseline.
+    "batch_leave_one_out": {"advantage": {"kind": "batch_leave_one_out"}, "critic_only_steps": 0},
+    "batch_leave_one_out_flat": {
+        "advantage": {"kind": "batch_leave_one_out", "lambda_policy": 1.0},
+        "critic_only_steps": 0,
+    },
     "step_mean": {"advantage": {"kind": "step_mean"}},
     "step_last": {"advantage": {"kind": "step_last"}},
     "one_critic_update": {"critic": {"updates": 1}},
@@ -110,18 +118,30 @@ def group_advantages(rewards: Sequence[float], prompts: Sequence[str]) -> list[f
     return advantages
 
 
+def leave_one_out_advantages(rewards: Sequence[float]) -> list[float]:
+    """R - mean of the batch's other rewards; 0 for a batch of one, which has nothing to compare with."""
+    others = len(rewards) - 1
+    total = math.fsum(rewards)
+    return [reward - (total - reward) / others if others else 0.0 for reward in rewards]
+
+
 def critic_free_advantages(
     rewards: Sequence[float],
     prompts: Sequence[str],
     lengths: Tensor,
     history: RewardHistory,
-    kind: AdvantageKind,
-    window: int,
+    config: AdvantageConfig,
 ) -> tuple[Tensor, RewardHistory]:
-    """[N] float32: each trajectory's advantage on all of its action tokens."""
-    if kind is AdvantageKind.GROUP:
-        by_trajectory, after = group_advantages(rewards, prompts), history
+    """[N] float32: each trajectory's advantage on its action tokens, all alike but with `batch_leave_one_out`."""
+    after = history
+    if config.kind is AdvantageKind.BATCH_LEAVE_ONE_OUT:
+        by_trajectory = leave_one_out_advantages(rewards)
+    elif config.kind is AdvantageKind.GROUP:
+        by_trajectory = group_advantages(rewards, prompts)
     else:
-        by_trajectory, after = running_mean_advantages(rewards, prompts, history, kind, window)
-    column = torch.tensor(by_trajectory, dtype=torch.float32, device=lengths.device)
-    return torch.repeat_interleave(column, lengths), after
+        by_trajectory, after = running_mean_advantages(rewards, prompts, history, config.kind, config.window)
+    column = torch.tensor(by_trajectory, dtype=torch.float64, device=lengths.device)
+    advantages = torch.repeat_interleave(column, lengths)
+    if config.kind is AdvantageKind.BATCH_LEAVE_ONE_OUT:
+        advantages = advantages * decay_to_end(lengths, config)
+    return advantages.float(), after

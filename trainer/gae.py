@@ -114,6 +114,15 @@ def _lambda_policy(units: Tensor, config: AdvantageConfig) -> Tensor:
     return torch.full((len(units),), config.lambda_policy, dtype=torch.float64, device=units.device)
 
 
+def decay_to_end(lengths: Tensor, config: AdvantageConfig) -> Tensor:
+    """[N] float64: (gamma * lambda)^(l - t) for token t = 1 .. l of each trajectory, 1 at its last one. This is what
+    GAE makes of a reward at the end where every value is the same (and gamma is 1)."""
+    ends = torch.repeat_interleave(lengths.cumsum(0), lengths)
+    left = ends - 1 - torch.arange(len(ends), device=lengths.device)
+    factor = config.gamma * _lambda_policy(lengths, config)
+    return torch.repeat_interleave(factor, lengths) ** left
+
+
 def _step_gae(
     values: Tensor, rewards: Tensor, lengths: Tensor, bootstrap: Tensor, config: AdvantageConfig, steps: Tensor
 ) -> Tensor:

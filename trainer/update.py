@@ -140,7 +140,7 @@ def sao_step(
         else:
             prompts = [t.identity.task_id for t in trajectories]
             raw, history = critic_free_advantages(
-                axis.outcomes.tolist(), prompts, axis.lengths, history, config.advantage.kind, config.advantage.window
+                axis.outcomes.tolist(), prompts, axis.lengths, history, config.advantage
             )
         with clock.phase("actor"):
             if raw is None:

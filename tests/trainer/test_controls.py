@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from trainer.config import AdvantageKind, ObjectiveName, StepConfig
+from trainer.config import AdvantageConfig, AdvantageKind, ObjectiveName, StepConfig
 from trainer.controls import (
     CONTROLS,
     ControlError,
@@ -14,8 +14,10 @@ from trainer.controls import (
     control,
     critic_free_advantages,
     group_advantages,
+    leave_one_out_advantages,
     running_mean_advantages,
 )
+from trainer.gae import policy_advantages
 
 PROMPT, GLOBAL = AdvantageKind.RUNNING_PROMPT, AdvantageKind.RUNNING_GLOBAL
 
@@ -84,6 +86,33 @@ class TestRunningMean:
 
 
 def test_every_action_token_gets_its_trajectorys_advantage() -> None:
-    got, _ = critic_free_advantages([1.0, 0.0], ["a", "a"], torch.tensor([2, 1]), RewardHistory(), GLOBAL, 8)
+    running = AdvantageConfig(kind=GLOBAL)
+    got, _ = critic_free_advantages([1.0, 0.0], ["a", "a"], torch.tensor([2, 1]), RewardHistory(), running)
     assert got.tolist() == [1.0, 1.0, -1.0]
     assert got.dtype == torch.float32
+
+
+class TestBatchLeaveOneOut:
+    def test_by_hand(self) -> None:
+        assert leave_one_out_advantages([1.0, 0.0, 0.5]) == pytest.approx([0.75, -0.75, 0.0])
+        assert leave_one_out_advantages([1.0]) == [0.0]
+
+    def test_decays_to_the_last_token(self) -> None:
+        """lambda = 1 - 1 / (1.5 l): 1/3 for one token, 2/3 for two."""
+        config = AdvantageConfig(kind=AdvantageKind.BATCH_LEAVE_ONE_OUT)
+        got, _ = critic_free_advantages([1.0, 0.0], ["a", "b"], torch.tensor([2, 1]), RewardHistory(), config)
+        assert got.tolist() == pytest.approx([2 / 3, 1.0, -1.0])
+
+    def test_is_sao_with_a_critic_that_says_the_mean_of_the_others(self) -> None:
+        rewards, lengths = [1.0, 0.0, 1.0], torch.tensor([5, 400, 2])
+        for lam in (None, 1.0, 0.9):
+            config = AdvantageConfig(kind=AdvantageKind.BATCH_LEAVE_ONE_OUT, lambda_policy=lam)
+            got, _ = critic_free_advantages(rewards, ["a", "b", "c"], lengths, RewardHistory(), config)
+            means = torch.tensor([0.5, 1.0, 0.5], dtype=torch.float64)
+            ends = torch.zeros(407)
+            ends[lengths.cumsum(0) - 1] = torch.tensor(rewards)
+            want = policy_advantages(
+                torch.repeat_interleave(means, lengths), ends, lengths, torch.zeros(3),
+                AdvantageConfig(lambda_policy=lam), torch.zeros(407),
+            )  # fmt: skip
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
