@@ -45,14 +45,21 @@ class Run:
     """Starts from the pretrained critic that all such runs share."""
 
 
+def matched(name: str, control: str, what: str, seed: int) -> Run:
+    return Run(f"{name}-{seed}", f"no critic: {what}, seed {seed}", seed, ("--control", control), critic=False)
+
+
 def plan(seeds: Sequence[int]) -> list[Run]:
     first = seeds[0]
     blind = ("--set", "agent.blind=true", "--set", "train.value_episodes=0")
     return [
         *(Run(f"sao-{seed}", f"SAO, seed {seed}", seed) for seed in seeds),
+        # The matched question of what the critic is worth: lambda and batch stay, a mean stands in the critic's place.
+        *(matched("loo", "batch_leave_one_out", "the batch's other rewards, SAO's lambda", seed) for seed in seeds),
+        *(matched("flat", "batch_leave_one_out_flat", "the batch's other rewards, lambda 1", seed) for seed in seeds),
         Run(
             "no-critic",
-            "critic off: global running mean (window 128)",
+            "no critic, lambda 1, a lagging mean: global running mean (window 128)",
             first,
             ("--control", "running_mean_global"),
             False,
