@@ -18,6 +18,7 @@ import warnings
 from typing import Any
 from urllib.parse import parse_qsl
 
+from data.installed import get_extra
 from data.maths_rows import Grading, maths_task
 from data.task import Task, TaskError
 
@@ -42,9 +43,7 @@ def generate(name: str, split: str, path: str | os.PathLike[str] | None = None, 
             import reasoning_gym
             from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise TaskError(
-            f"{name} needs the package reasoning-gym: EXTRAS=dev,gym scripts/install.sh ({error})"
-        ) from error
+        raise TaskError(f"{name} needs the package reasoning-gym: {get_extra('gym')} ({error})") from error
     if task not in DATASETS:
         known = ", ".join(sorted(DATASETS)[:200])
         raise TaskError(f"reasoning-gym has no task {task!r}: write reasoning-gym:<task>, one of {known}")

@@ -1,6 +1,8 @@
 """`python -m sao`: the same as the `sao` command."""
 
-from sao.cli import main
+import sys
+
+from sao.start import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from data.installed import run_script
 from envs.images import FetchingBackend, ImageSettings, ImageStore
 from envs.sandbox import SandboxBackend, make_backend
 from envs.sandbox.docker_backend import DockerBackend
@@ -29,7 +30,7 @@ async def backend_of(config: Config, run_id: str, kind: str | None = None) -> Sa
     )
     if kind == "auto" and isinstance(backend, DockerBackend) and not await _has_base_image(backend):
         await backend.close()
-        log.warning("a Docker engine answers but %s is missing: `make image` makes it", BASE_IMAGE)
+        log.warning("a Docker engine answers but %s is missing: `%s` makes it", BASE_IMAGE, run_script("base-image"))
         backend = await asyncio.to_thread(make_backend, "embedded", run_id)
     if isinstance(backend, DockerBackend):
         backend = FetchingBackend(backend, ImageStore(image_settings(config)))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_serve, cli_train
+from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_serve, cli_setup, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
 
@@ -21,7 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 tasks_app = typer.Typer(help="Look at tasks, bring your own repository.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
@@ -47,6 +46,23 @@ def _backend(sandbox: str | None) -> list[str]:
 def _console(plain: bool = False) -> Console:
     width = None if sys.stdout.isatty() else 140
     return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, width=width)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from data.installed import CHECKOUT, ROOT, version
+
+        typer.echo(f"sao-rl {version()} ({'checkout' if CHECKOUT else 'installed in'} {ROOT})")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(
@@ -261,6 +277,7 @@ cli_train.register(app)
 cli_eval.register(app)
 cli_import.register(app)
 cli_serve.register(app)
+cli_setup.register(app)
 
 
 def main() -> None:
@@ -268,15 +285,6 @@ def main() -> None:
     from sao.errors import exit_code_and_text
 
     try:
-        from sao.doctor import shadowed_rooms
-
-        shadowed = shadowed_rooms()
-        if shadowed:
-            name, where = next(iter(shadowed.items()))
-            raise UserError(
-                f"Another package named {name!r} ({where}) shadows ours. Uninstall it or use a fresh environment "
-                "(make install); `sao doctor` lists them all."
-            )
         app(standalone_mode=True)
     except KeyboardInterrupt:
         Console(stderr=True).print(

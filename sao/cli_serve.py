@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from data.installed import get_vllm
 from sao.cli_common import Config_, Model_, Plain_, Set_, console, example, overrides_of
 
 
@@ -48,7 +49,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         name="serve",
         epilog=example(
-            "scripts/vllm-env.sh                      # once: .venv-vllm",
+            f"{get_vllm()}   # once: .venv-vllm",
             "sao serve",
             "sao serve --model my/model --count 2 --port 9000",
             "sao serve --connect http://127.0.0.1:8321   # is it fit for a run?",

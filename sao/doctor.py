@@ -5,7 +5,6 @@ Promises: nothing of the machine is changed; a check that breaks is a finding li
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
 import platform
@@ -13,29 +12,17 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
+from data.installed import DISTRIBUTION
 from sao.doctor_finding import Finding, Host, Load
-from sao.paths import DEMO_POLICY, ROOT
-
-ROOMS = ("data", "envs", "agent", "trainer", "eval", "sao")
-
-
-def shadowed_rooms() -> dict[str, str]:
-    """Rooms whose import finds another package first: name -> where it was found."""
-    found = {}
-    for room in ROOMS:
-        module = importlib.import_module(room)
-        where = Path(module.__file__ or "").resolve().parent
-        if where != ROOT / room:
-            found[room] = str(where)
-    return found
+from sao.paths import DEMO_POLICY
+from sao.start import ROOMS, ROOT, damage, take_rooms
 
 
 def foreign_rooms() -> dict[str, list[str]]:
     """Other installed distributions that also provide a top-level package of one of our names."""
     provided = importlib.metadata.packages_distributions()
-    others = {room: sorted(set(provided.get(room, [])) - {"sao-rl"}) for room in ROOMS}
+    others = {room: sorted(set(provided.get(room, [])) - {DISTRIBUTION}) for room in ROOMS}
     return {room: names for room, names in others.items() if names}
 
 
@@ -44,22 +31,20 @@ def check_python() -> Iterator[Finding]:
     yield Finding("ok", "python", f"{platform.python_version()} on {where}, {sys.prefix}")
 
 
-def check_shadowing() -> Iterator[Finding]:
-    shadowed = shadowed_rooms()
-    for room, where in shadowed.items():
-        yield Finding(
-            "fail",
-            "imports",
-            f"`import {room}` finds {where} instead of {ROOT / room}",
-            "this is not our code",
-            mend="uninstall that package or use a fresh environment (make install); start from another folder",
-        )
+def check_rooms() -> Iterator[Finding]:
+    """Our packages have plain names: `sao` takes them from beside itself, and tells who else has such names."""
+    problem = damage() or take_rooms()
+    if problem:
+        yield Finding("fail", "imports", problem, "this is not our code")
     for room, names in foreign_rooms().items():
-        if room not in shadowed:
-            yield Finding(
-                "warn", "imports", f"also installed and named {room!r}: {', '.join(names)}", "it may win one day"
-            )
-    if not shadowed:
+        yield Finding(
+            "warn",
+            "imports",
+            f"also installed and named {room!r}: {', '.join(names)}",
+            "installing or removing it may take files of ours; sao then refuses to start, and names them",
+            mend="an environment of its own for sao",
+        )
+    if not problem:
         yield Finding("ok", "imports", f"{', '.join(ROOMS)} come from {ROOT}")
 
 
@@ -100,7 +85,7 @@ def diagnose(load: Load | None = None, *, real_try: bool = False) -> list[Findin
     from sao.doctor_try import try_out
 
     host, load = Host(), load or Load()
-    plain = (check_python, check_shadowing, check_torch, check_demo_policy, check_tools)
+    plain = (check_python, check_rooms, check_torch, check_demo_policy, check_tools)
     judging = (
         doctor_host.check_kernel,
         doctor_host.check_cgroups,

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from data.installed import run_script
 from envs.images import ImageStore
 from envs.images.disk import gib
 from envs.images.ledger import Ledger
@@ -36,7 +37,7 @@ def check_engine(host: Host, load: Load) -> Iterator[Finding]:
             str(error),
             "only tasks that need no image run, in embedded sandboxes, which isolate less",
             "Docker sandboxes",
-            "scripts/docker-engine.sh start (as root), or your system's Docker",
+            f"{run_script('docker-engine', 'start')} (as root), or your system's Docker",
         )
         return
     with engine:
@@ -213,7 +214,7 @@ async def _image_store() -> list[Finding]:
                 "base image",
                 f"{BASE_IMAGE} is missing",
                 "the demo tasks take embedded sandboxes instead",
-                mend="make image",
+                mend=run_script("base-image"),
             )
         )
     findings.append(

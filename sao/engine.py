@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent.policy import EngineError, TrainablePolicy
 from data.trajectory import Sampling
 from sao.config import Config
-from sao.paths import ROOT
+from sao.paths import vllm_environment
 
 if TYPE_CHECKING:
     from agent.engines.vllm.devices import Devices
@@ -171,7 +171,7 @@ def launch_settings(config: Config, model: Path) -> LaunchSettings:
     colocated = engine.mode == "colocated"
     return LaunchSettings(
         model=model,
-        environment=Path(engine.environment).expanduser() if engine.environment else ROOT / ".venv-vllm",
+        environment=Path(engine.environment).expanduser() if engine.environment else vllm_environment(),
         device=device,
         dtype=engine.dtype if engine.dtype != "auto" else ("float32" if device == "cpu" else "bfloat16"),
         threads=config.model.threads or 1,

@@ -1,7 +1,7 @@
-"""Where things lie. The project runs from its checkout; `sao` works from any working directory.
+"""Where things lie: the same in a checkout and in an installed wheel, from any working directory.
 
-Configurations, the demo policy and agent presets are found beside the code; runs go to ./runs of the working
-directory unless SAO_RUNS names another folder.
+Configurations (sao/configs links to configs/), the demo policy and agent presets are found beside the code; runs go to
+./runs of the working directory unless SAO_RUNS names another folder.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = ROOT / "configs"
+from data.installed import CHECKOUT, ROOT
+
+CONFIGS = Path(__file__).resolve().parent / "configs"
+SETUP = Path(__file__).resolve().parent / "setup"
+"""Scripts that `sao setup` runs (links into scripts/)."""
 DEMO_POLICY = ROOT / "agent" / "assets" / "demo"
 
 
@@ -20,6 +23,11 @@ class UserError(Exception):
 
 def runs_folder() -> Path:
     return Path(os.environ.get("SAO_RUNS", "runs"))
+
+
+def vllm_environment() -> Path:
+    """Where vLLM's own environment lies unless a setting says it: in the checkout, else in the working folder."""
+    return ROOT / ".venv-vllm" if CHECKOUT else Path(".venv-vllm").absolute()
 
 
 def config_file(name: str) -> Path:

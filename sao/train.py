@@ -22,10 +22,11 @@ from rich.console import Console
 from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
 from data.log import TrajectoryLog
+from sao import start
 from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
-from sao.paths import ROOT, UserError
+from sao.paths import UserError
 from sao.rundir import RunDir, open_run, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
@@ -65,9 +66,8 @@ class Side:
         self.output = self.log.open("ab")
         # One thread each: the two sides share the machine, and exact replay needs a fixed number.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sao.train_worker", self.name, str(self.run.resolve())],
+            [sys.executable, "-P", start.__file__, "train_worker", self.name, str(self.run.resolve())],
             stdin=subprocess.PIPE,
             stdout=self.output,
             stderr=self.output,

@@ -1,4 +1,4 @@
-"""One side of a training run as a process of its own: `python -m sao.train_worker rollouts|trainer RUN`.
+"""One side of a training run as a process of its own: `sao/start.py train_worker rollouts|trainer RUN`.
 
 `sao train` starts both. A side ends by itself when its standard input ends, i.e. when it is told to or when its parent
 died, however it died. Exit codes: 0 at its end or stopped, 3 an error for the user (one paragraph), else a bug.
@@ -93,7 +93,3 @@ def main() -> int:
                 raise
             _say(f"error: {known[1]}")
             return FATAL
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.installed import run_script
 from data.tarball import Member, pack
 from data.task import TaskError
 from envs.images.names import MADE_HERE
@@ -50,7 +51,7 @@ def make_task_image(
     try:
         below = api.inspect_image(parent)["Id"]
     except docker.errors.ImageNotFound:
-        raise ImageMissing(f"no image {parent} to build {name} on: scripts/base-image.sh makes sao-base") from None
+        raise ImageMissing(f"no image {parent} to build {name} on: {run_script('base-image')} makes sao-base") from None
     parts = hashlib.sha256(f"{_LAYOUT} {below} {base_commit}".encode())
     for path, data in files:
         parts.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())

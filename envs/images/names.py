@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from data.installed import run_script
 from envs.images.faults import ImageRefused
 
 HUB = "docker.io"
 HOME_MADE = {
-    "sao-base": "scripts/base-image.sh makes it (make image)",
+    "sao-base": f"{run_script('base-image')} makes it",
     "sao-real/": "scripts/real_task.py makes it",
 }
 """Repositories (all below a folder) without a registry that are made here -> the way to them."""

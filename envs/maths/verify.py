@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.installed import get_extra
 from envs.environment import EnvironmentFault
 from envs.maths.answer import MAX_ANSWER_CHARS, TOO_LONG, integer_of
 
@@ -58,7 +59,7 @@ def require_verifier() -> None:
     if importlib.util.find_spec("math_verify") is None:
         raise VerifierMissing(
             "answers that are no plain integers are compared by math-verify, which is not installed: "
-            "EXTRAS=dev,eval scripts/install.sh (or pip install 'sao-rl[eval]') installs the pinned one"
+            f"{get_extra('eval')} installs the pinned one"
         )
 
 

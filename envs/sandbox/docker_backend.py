@@ -271,7 +271,7 @@ class DockerBackend(SandboxBackend):
         if not any(each["Name"] == each["Driver"] == "bridge" for each in found):
             raise NetworkRefused(
                 f"a sandbox with a network was asked for, and the engine at {self.engine.address} has no bridge "
-                "network (it was started with --bridge=none, as by scripts/docker-engine.sh): leave --network away, or "
+                "network (it was started with --bridge=none, as by our script docker-engine): leave --network away, or "
                 "use an engine with Docker's default bridge. No sandbox is ever given the machine's own network"
             )
 

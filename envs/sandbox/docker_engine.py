@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from data.installed import run_script
 from envs.sandbox.contract import BackendUnavailable, ImageMissing, SandboxError, StartFailed
 
 log = logging.getLogger(__name__)
@@ -94,8 +95,8 @@ class Engine:
 
     def unavailable(self, error: BaseException) -> BackendUnavailable:
         return BackendUnavailable(
-            f"no Docker engine answers at {self.address} ({_reason(error)}): start it (scripts/docker-engine.sh start "
-            "as root, or your system's Docker), or use --sandbox embedded"
+            f"no Docker engine answers at {self.address} ({_reason(error)}): start it "
+            f"({run_script('docker-engine', 'start')} as root, or your system's Docker), or use --sandbox embedded"
         )
 
     async def call(self, work: Callable[[Any], T]) -> T:
@@ -174,7 +175,7 @@ def typed(error: BaseException, image: str, engine: Engine) -> SandboxError:
     if isinstance(error, SandboxError):
         return error
     if isinstance(error, docker.errors.ImageNotFound):
-        way = "scripts/base-image.sh makes it" if image.startswith("sao-base:") else _PULL_IT.format(image=image)
+        way = f"{run_script('base-image')} makes it" if image.startswith("sao-base:") else _PULL_IT.format(image=image)
         return ImageMissing(f"image {image} is not on this machine: {way}")
     if isinstance(error, requests.exceptions.Timeout):
         return StartFailed(

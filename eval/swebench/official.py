@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.installed import get_extra
 from eval.errors import EvalError
 from eval.swebench.rows import HarnessRow
 
@@ -40,7 +41,7 @@ class Judged:
 
 def harness_version() -> str:
     """Of the installed package. Raises EvalError when it is absent or another than the pinned one."""
-    way = "EXTRAS=dev,eval scripts/install.sh (or pip install 'sao-rl[eval]') installs the pinned one"
+    way = f"{get_extra('eval')} installs the pinned one"
     try:
         version = importlib.metadata.version("swebench")
     except importlib.metadata.PackageNotFoundError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.engines.vllm.faults import ServerStartFailed
+from data.installed import get_vllm
 
 INSIDE = Path(__file__).parent / "inside"
 MODEL_NAME = "policy"
@@ -58,8 +59,8 @@ class LaunchSettings:
         """Raises ServerStartFailed where it cannot work."""
         if not self.python.exists():
             raise ServerStartFailed(
-                f"No vLLM in {self.environment}: {self.python} is missing. Make it with scripts/vllm-env.sh, or name "
-                "another environment (engine.environment, sao serve --environment)."
+                f"No vLLM in {self.environment}: {self.python} is missing. Make it with {get_vllm()}, or "
+                "name another environment (engine.environment)."
             )
         if not (self.model / "config.json").is_file():
             raise ServerStartFailed(f"{self.model} holds no model (no config.json).")
