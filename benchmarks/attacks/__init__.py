@@ -1,0 +1,27 @@
+"""Attacks on the graders: one table, which the tests of both graders and the benchmark use."""
+
+from __future__ import annotations
+
+from benchmarks.attacks import (
+    agents,
+    beyond,
+    compiled,
+    config,
+    during,
+    honest,
+    neuters,
+    neuters_pytest,
+    neuters_unittest,
+    outcomes,
+    reports,
+    shadows,
+    shadows_library,
+)
+from benchmarks.attacks.site import Attack, Site
+
+_MODULES = (reports, outcomes, neuters_unittest, neuters_pytest, neuters, shadows, shadows_library, compiled, config)
+ATTACKS: tuple[Attack, ...] = tuple(
+    each for module in (*_MODULES, during, agents, beyond, honest) for each in module.TABLE.attacks
+)
+
+__all__ = ["ATTACKS", "Attack", "Site"]
