@@ -68,7 +68,8 @@ def parts_of(config: Config) -> Parts:
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
     preset = load_preset(config.agent.preset)
-    named = config.model.path if config.model.path == "demo" else folder.name
+    from_hub = folder.parent.name == "snapshots"  # the folder's own name is a commit there
+    named = config.model.path.replace("/", "--") if from_hub else folder.name
     return Parts(
         tasks=tasks_of(config, config.rollout.episodes),
         preset=preset,

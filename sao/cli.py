@@ -80,7 +80,7 @@ def rollout(
     episodes: Annotated[Optional[int], typer.Option(help="How many draws the plan has.")] = None,  # noqa: UP045
     sandbox: Annotated[Optional[str], typer.Option(help="auto, docker or embedded.")] = None,  # noqa: UP045
     tasks: Annotated[Optional[str], typer.Option(help="Your own rows: .jsonl, .json, .parquet, .csv.")] = None,  # noqa: UP045
-    model: Annotated[Optional[str], typer.Option(help="Model folder, or demo.")] = None,  # noqa: UP045
+    model: Annotated[Optional[str], typer.Option(help="Model folder, an id of the hub (org/name), or demo.")] = None,  # noqa: UP045
     run: Annotated[
         str | None, typer.Option(help="Run folder to make or continue (a name under runs/, or a path).")
     ] = None,

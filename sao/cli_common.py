@@ -18,7 +18,7 @@ Set_ = Annotated[
 ]
 Plain_ = Annotated[bool, typer.Option("--plain", help="No colours, no live view: plain lines.")]
 Run_ = Annotated[Optional[str], typer.Option(help="Run folder to make or continue (a name under runs/, or a path).")]  # noqa: UP045
-Model_ = Annotated[Optional[str], typer.Option(help="Model folder, or demo.")]  # noqa: UP045
+Model_ = Annotated[Optional[str], typer.Option(help="Model folder, an id of the hub (org/name), or demo.")]  # noqa: UP045
 Endpoint_ = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(help="OpenAI-compatible endpoint as the model, e.g. http://127.0.0.1:8000/v1."),

@@ -27,7 +27,8 @@ class Section(BaseModel):
 
 class ModelConfig(Section):
     path: str = "demo"
-    """Folder of a Hugging Face causal LM with its tokenizer, or `demo` for the shipped policy."""
+    """Folder of a Hugging Face causal LM with its tokenizer, a model id of the hub (`org/name`, `org/name@revision`),
+    or `demo` for the shipped policy."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes the GPU where there is one (bf16 there, fp32 on a CPU)."""
     threads: int = Field(0, ge=0)

@@ -43,12 +43,20 @@ def config_file(name: str) -> Path:
     )
 
 
-def model_folder(name: str) -> Path:
-    """`demo` is the shipped policy; anything else is a folder with config.json, safetensors and a tokenizer."""
+def model_folder(name: str, *, download: bool = True) -> Path:
+    """`demo` is the shipped policy; else a folder with config.json, safetensors and a tokenizer; else a model id of the
+    hub (`org/name`), which the hub's client fetches where `download` allows it."""
     folder = DEMO_POLICY if name == "demo" else Path(name).expanduser()
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"No model at {folder}: a model is a folder with config.json, *.safetensors and a tokenizer, "
-            "or the word 'demo' for the shipped policy. Set model.path or pass --model."
-        )
-    return folder
+    if (folder / "config.json").is_file():
+        return folder
+    from sao.hub import HubError, hub_model, is_model_id
+
+    if is_model_id(name) and not folder.exists():
+        try:
+            return hub_model(name, download=download)
+        except HubError as error:
+            raise UserError(f"No model folder {folder} is here. {error}") from error
+    raise UserError(
+        f"No model at {folder}: a model is a folder with config.json, *.safetensors and a tokenizer, a model id of the "
+        "hub (org/name), or the word 'demo' for the shipped policy. Set model.path or pass --model."
+    )

@@ -243,7 +243,7 @@ def describe_plan(config: Config, console: Console) -> None:
     """The resolved configuration and its arithmetic; starts nothing, makes no folder."""
     from agent.presets import load_preset
 
-    folder = model_folder(config.model.path)
+    folder = model_folder(config.model.path, download=False)
     preset = load_preset(config.agent.preset)
     tasks = tasks_of(config, config.rollout.episodes)
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
