@@ -28,6 +28,8 @@ from sao.environments import environments_of as environments_of
 from sao.paths import model_folder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+KEPT_FILES = (*TOKENIZER_FILES, "generation_config.json")
+"""What a run keeps of its model besides weights and configuration, for its exports."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,6 @@ def weights_hash(folder: Path) -> str:
 def copy_tokenizer(source: Path, target: Path) -> None:
     """A run keeps the tokenizer that its ids belong to."""
     target.mkdir(exist_ok=True)
-    for name in TOKENIZER_FILES:
+    for name in KEPT_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

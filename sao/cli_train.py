@@ -1,4 +1,4 @@
-"""The sub-commands of training: `sao train`, `sao pretrain-value`."""
+"""The sub-commands of training: `sao train`, `sao pretrain-value`, `sao export`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,21 @@ def pretrain_value(
     fit(load_config(config, overrides_of(overrides, model=model)), console(plain), logs, Path(out))
 
 
+def export(
+    run: Annotated[str, typer.Argument(help="A run of `sao train` (name, path, latest).")],
+    out: Annotated[str, typer.Option(help="Folder to make for the model.")],
+    version: Annotated[Optional[int], typer.Option(min=0, help="Default: the newest.")] = None,  # noqa: UP045
+    plain: Plain_ = False,
+) -> None:
+    """Write a version of a run's weights with its tokenizer as a model folder of its own."""
+    from pathlib import Path
+
+    from sao.export import export as write
+    from sao.rundir import find_run
+
+    write(find_run(run), Path(out), console(plain), version)
+
+
 def register(app: typer.Typer) -> None:
     app.command(
         name="train",
@@ -77,3 +92,11 @@ def register(app: typer.Typer) -> None:
             "sao train --critic runs/critic",
         ),
     )(pretrain_value)
+    app.command(
+        name="export",
+        epilog=example(
+            "sao export demo-train-001 --out models/trained",
+            "sao export demo-train-001 --version 118 --out models/v118",
+            "sao eval micro-swe --model models/trained",
+        ),
+    )(export)

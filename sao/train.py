@@ -23,7 +23,7 @@ from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
 from data.log import TrajectoryLog
 from sao import start
-from sao.assemble import TOKENIZER_FILES, copy_tokenizer, parts_of
+from sao.assemble import copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
 from sao.paths import UserError
@@ -32,15 +32,12 @@ from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
-from trainer.folders import FolderError
 from trainer.ledger import Ledger, audit, from_journal
 from trainer.paths import TrainerPaths
 
 POLL_S = 0.2
 FROZEN = "frozen"
 """Run folder of the frozen policy's episodes, inside the training run's."""
-FINAL = "final"
-"""The trained model with its tokenizer, in the run folder."""
 
 
 class SideFailed(UserError):
@@ -133,6 +130,8 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
         if stopped:
             console.print("[yellow]Stopped before the plan's end; the same command continues it.[/yellow]")
             return 1
+        from sao.export import export_final
+
         final = export_final(folder.path, parts.folder)
         if score:
             with stage(folder.path, "scores after"):
@@ -282,21 +281,6 @@ def account(config: Config, run: Path) -> list[str]:
     """Faults of the final ledger, in words: none when every planned draw is trained or dropped exactly once."""
     logged = {t.identity.episode_id: t.identity.draw for t in TrajectoryLog(run / "log").read()}
     return audit(ledger_of(run), config.train.planned, logged)
-
-
-def export_final(run: Path, model: Path) -> Path:
-    """The newest weights beside the model's tokenizer: a folder that any engine loads. Made again each time."""
-    from trainer.export import export_model
-    from trainer.publish import WeightFolder
-
-    weights = WeightFolder(TrainerPaths(run).weights)
-    newest = weights.newest()
-    if newest is None:
-        raise FolderError(f"{weights.directory} holds no version: the trainer never started")
-    target = run / FINAL
-    with weights.fetch(newest) as folder:
-        export_model(folder, target, [model / name for name in (*TOKENIZER_FILES, "generation_config.json")])
-    return target
 
 
 def _score(config: Config, console: Console, folder: RunDir, model: Path, when: str, tasks: int) -> None:

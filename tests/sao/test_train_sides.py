@@ -9,7 +9,8 @@ import pytest
 
 from data.log import TrajectoryLog
 from data.trajectory import Status
-from sao.train import account, export_final, finished, ledger_of
+from sao.export import export_final
+from sao.train import account, finished, ledger_of
 from trainer.ledger import DropReason
 from trainer.metrics import read_metrics
 
