@@ -51,11 +51,17 @@ def check_rooms() -> Iterator[Finding]:
 def check_torch() -> Iterator[Finding]:
     import torch
 
+    one = "the trainer uses one device: a model, its critic and their optimizers have to fit into it"
     if torch.cuda.is_available():
-        yield Finding("ok", "torch", f"{torch.__version__}, GPU {torch.cuda.get_device_name(0)}")
+        yield Finding("ok", "torch", f"{torch.__version__}, GPU {torch.cuda.get_device_name(0)}", one)
+        if (count := torch.cuda.device_count()) > 1:
+            yield Finding(
+                "warn", "devices", f"{count} GPUs, and the trainer uses one of them",
+                loses="training over several devices", mend="let vLLM serve on the others: docs/engines.md",
+            )  # fmt: skip
     else:
         yield Finding(
-            "ok", "torch", f"{torch.__version__} on the CPU, {torch.get_num_threads()} threads: the demo's size"
+            "ok", "torch", f"{torch.__version__} on the CPU, {torch.get_num_threads()} threads: the demo's size", one
         )
 
 

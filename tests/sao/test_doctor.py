@@ -261,3 +261,14 @@ def test_the_real_try_notices_limits_that_do_not_hold() -> None:
     assert "memory limit" in memory
     assert "processes" in processes
     assert "outgrew" in files
+
+
+def test_says_that_training_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert any("one device" in finding.means for finding in doctor.check_torch())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "some GPU")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    several = [finding for finding in doctor.check_torch() if finding.level == "warn"]
+    assert ["8 GPUs, and the trainer uses one of them"] == [finding.text for finding in several]
