@@ -271,4 +271,4 @@ def test_says_that_training_has_one_device(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "some GPU")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     several = [finding for finding in doctor.check_torch() if finding.level == "warn"]
-    assert ["8 GPUs, and the trainer uses one of them"] == [finding.text for finding in several]
+    assert [finding.text for finding in several] == ["8 GPUs, and the trainer uses one of them"]
