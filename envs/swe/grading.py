@@ -9,10 +9,11 @@ the log failed. Rows with `expected` outcomes are resolved by exactly these, fai
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,14 +237,17 @@ def _unlike(expected: Mapping[str, str], outcomes: Mapping[str, Outcome]) -> lis
 
 
 REPLACES = "the patch replaces the test runner"
+_NEW_FILE = re.compile(rb"^diff --git ([^\n]*)\nnew file mode", re.MULTILINE)
 _RUNNER_FILE = re.compile(
-    rb"^diff --git a/(?P<path>(?:[^/\n]+/)?(?:unittest|pytest|_pytest|pluggy)(?:/__init__)?\.py|"
-    rb"(?:[^\n]*/)?(?:sitecustomize|usercustomize)\.py|[^\n]*\.pth) b/[^\n]*\nnew file mode",
-    re.MULTILINE,
+    rb"(?:[^/\n]+/)?(?:unittest|pytest|_pytest|pluggy)(?:/__init__)?\.py|"
+    rb"(?:.*/)?(?:sitecustomize|usercustomize)\.py|.*\.pth"
 )
 _CONFIG_FILE = re.compile(
-    rb"^\+\+\+ b/((?:[^\n]*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml))$", re.MULTILINE
+    rb"^\+\+\+ b/(?P<path>(?:[^\n]*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml))$", re.MULTILINE
 )
+_MOST_FLAGS = 20
+_LONGEST_PATH = 4096
+_WRITTEN = re.compile(rb"^\+\+\+ b/([^\n]*)$", re.MULTILINE)
 _FORGERY = re.compile(
     rb"^\+.*(?:\.\.\. ok\b|Ran \d+ tests?|os\._exit|TextTestResult|TextTestRunner|addSuccess|"
     rb"\bPASSED\b|pytest_runtest|>>>>> (?:Start|End) Test Output)",
@@ -253,17 +257,35 @@ _FORGERY = re.compile(
 
 def patch_flags(patch: bytes, hidden: Iterable[str] = ()) -> list[str]:
     """What in a patch could change how tests report. Files that shadow the runner are decisive, the rest is shown."""
-    flags = [f"{REPLACES}: {m['path'].decode('utf-8', 'replace')}" for m in _RUNNER_FILE.finditer(patch)]
-    flags += [
-        f"the patch changes test configuration: {m[1].decode('utf-8', 'replace')}" for m in _CONFIG_FILE.finditer(patch)
-    ]
-    flags += [
-        f"the patch writes like a test report: {m[0].decode('utf-8', 'replace')[:120]}"
-        for m in _FORGERY.finditer(patch)
-    ]
+
+    def found(pattern: re.Pattern[bytes]) -> Iterator[str]:
+        for match in itertools.islice(pattern.finditer(patch), _MOST_FLAGS):
+            yield match[match.lastindex or 0][:400].decode("utf-8", "replace")
+
+    runners = (name for names in _NEW_FILE.findall(patch) for name in _new_names(names) if _RUNNER_FILE.fullmatch(name))
+    first = itertools.islice(runners, _MOST_FLAGS)
+    flags = list(dict.fromkeys(f"{REPLACES}: {path.decode('utf-8', 'replace')}" for path in first))
+    flags += [f"the patch changes test configuration: {path}" for path in found(_CONFIG_FILE)]
+    flags += [f"the patch writes like a test report: {line[:120]}" for line in found(_FORGERY)]
     flags += [
         f"the patch writes where hidden tests go (they were put back): {path}"
-        for path in hidden
-        if re.search(rb"^\+\+\+ b/" + re.escape(path.encode()) + rb"(?:/[^\n]*)?$", patch, re.MULTILINE)
+        for path in _reached(set(_WRITTEN.findall(patch)), hidden)
     ]
-    return flags[:20]
+    return flags[:_MOST_FLAGS]
+
+
+def _new_names(names: bytes) -> tuple[bytes, ...]:
+    """What `a/X b/X` can name: its half, and what stands behind the last ` b/`. Longer paths no system takes."""
+    half, last = names[2 : len(names) // 2], names.rpartition(b" b/")[2]
+    return tuple(name for name in (half, last) if len(name) <= _LONGEST_PATH)
+
+
+def _reached(written: Iterable[bytes], hidden: Iterable[str]) -> list[str]:
+    """Those of `hidden` that are written, or that something is written below."""
+    wanted = {path.encode(): path for path in hidden}
+    longest = max(map(len, wanted), default=0)
+    found = set()
+    for path in written:
+        ends = (at for at, byte in enumerate(path[: longest + 1]) if byte == 0x2F)
+        found |= {path[:end] for end in (*ends, len(path)) if path[:end] in wanted}
+    return [path for raw, path in wanted.items() if raw in found]

@@ -59,7 +59,6 @@ def parse_log(name: str, log: str, exit_code: int | None, known: Collection[str]
 
 _HEADER = re.compile(r"(?P<name>[^\s()]+) \((?P<where>[\w.<>\-]+)\)(?: \.\.\. ?(?P<rest>.*)|(?P<doc>))$")
 _SUB_HEADER = re.compile(r"  (?P<name>[^\s()]+) \((?P<where>[\w.<>\-]+)\) [\[(<].*")
-_VERDICT = re.compile(r"(?P<word>ok|FAIL|ERROR|unexpected success|expected failure|skipped ['\"].*['\"])$")
 _PROBLEM = re.compile(r"(?:FAIL|ERROR|UNEXPECTED SUCCESS): (?P<name>[^\s()]+)(?: \((?P<where>[\w.<>\-]+)\))?")
 _RAN = re.compile(r"Ran (?P<count>\d+) tests? in [\d.]+s$", re.MULTILINE)
 _RESULT = re.compile(r"(?P<word>OK|FAILED|NO TESTS RAN)(?: \(.*\))?$")
@@ -70,8 +69,8 @@ _WORDS = {
     "ERROR": Outcome.ERROR,
     "unexpected success": Outcome.XPASS,
     "expected failure": Outcome.XFAIL,
-    "skipped": Outcome.SKIPPED,
 }
+_SKIPPED = ("skipped '", 'skipped "')
 _BAR, _RULE = "=" * 70, "-" * 70
 
 
@@ -92,8 +91,10 @@ def _test_id(name: str, where: str) -> str:
 
 
 def _verdict(line: str) -> Outcome | None:
-    found = _VERDICT.search(line)
-    return _WORDS[found["word"].split(" '")[0].split(' "')[0]] if found else None
+    """What the line ends with."""
+    if line.endswith(("'", '"')):
+        return Outcome.SKIPPED if any(-1 < line.find(word) < len(line) - len(word) for word in _SKIPPED) else None
+    return next((outcome for word, outcome in _WORDS.items() if line.endswith(word)), None)
 
 
 def parse_unittest(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
@@ -214,12 +215,10 @@ def _check_unittest_summary(parsed: ParsedLog, log: str, exit_code: int | None, 
 _SECTION = re.compile(r"=+ (?:FAILURES|ERRORS|PASSES|XPASSES|XFAILURES|warnings summary.*|short test summary info) =+$")
 _SHORT = re.compile(r"=+ short test summary info =+$")
 _FINAL = re.compile(r"(?:=+ )?(?P<counts>(?:\d+ [a-z]+(?:, )?)+) in [\d.]+s(?: \([\d:, a-z]+\))?(?: =+)?$")
-_LINE = re.compile(
-    r"(?P<id>\S[^\n]*?::[^\n]*?) (?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \(.*\))?(?: +\[ *\d+%\])?$"
-)
-_XDIST_LINE = re.compile(
-    r"\[gw\d+\] (?:\[ *\d+%\] )?(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<id>\S+?::.+?) *$"
-)
+# A line is taken apart in steps that each look at it once: one pattern for all of it would try every split of it.
+_WORD = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?= \(| +\[|$)")
+_PERCENT = re.compile(r"\[ *\d+%\]$")
+_XDIST_WORD = re.compile(r"\[gw\d+\] (?:\[ *\d+%\] )?(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?=\S+?::.)")
 _SHORT_LINE = re.compile(r"(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<rest>.+)$")
 _COUNTED = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "xfailed": Outcome.XFAIL, "xpassed": Outcome.XPASS}
 
@@ -232,11 +231,12 @@ def parse_pytest(log: str, exit_code: int | None, known: Collection[str]) -> Par
     section = next((i for i, line in enumerate(lines) if _SECTION.match(line)), finals[0] if finals else len(lines))
     found: list[tuple[str, Outcome]] = []
     for line in lines[:section]:
-        if match := _XDIST_LINE.match(line) or _LINE.match(line):
-            found.append((match["id"], Outcome(match["word"])))
+        if said := _said(line):
+            found.append(said)
+    names = _Names(known)
     last = finals[-1] if finals else len(lines)
     for line in lines[shorts[-1] + 1 : last] if shorts else []:
-        if (match := _SHORT_LINE.match(line)) and (name := _short_id(match["word"], match["rest"], known)):
+        if (match := _SHORT_LINE.match(line)) and (name := names.short_id(match["word"], match["rest"])):
             found.append((name, Outcome(match["word"])))
     for name, outcome in found:
         before = parsed.outcomes.get(name, outcome)
@@ -259,19 +259,51 @@ def parse_pytest(log: str, exit_code: int | None, known: Collection[str]) -> Par
     return parsed
 
 
-def _short_id(word: str, rest: str, known: Collection[str]) -> str | None:
-    """Id of a `-rA` line. PASSED lines end with it; the others go on with ` - message`, and ids may hold ` - ` too."""
-    if word == "PASSED":
-        return rest
-    if rest.startswith("["):  # SKIPPED [1] file:line: reason names no test
+def _said(line: str) -> tuple[str, Outcome] | None:
+    """What a `-v` line says: `id WORD`, perhaps a reason in parentheses and the percentage; or xdist's `[gw0] WORD id`.
+    The first word counts behind which only that follows."""
+    if head := _XDIST_WORD.match(line):
+        return line[head.end() :].rstrip(" "), Outcome(head[1])
+    begin = line.find("::", 1)
+    if begin < 0 or line[0].isspace():
         return None
-    hits = [name for name in known if rest == name or rest.startswith(name + " - ")]
-    if hits:
-        return max(hits, key=len)
-    for cut in re.finditer(" - ", rest):
-        if rest.count("[", 0, cut.start()) == rest.count("]", 0, cut.start()):
-            return rest[: cut.start()]
-    return rest
+    ends = {len(line)}
+    if line.endswith("%]") and (percent := _PERCENT.match(line, line.rindex("["))):
+        bare = line[: percent.start()]
+        if bare.endswith(" "):
+            ends.add(len(bare.rstrip(" ")))
+    for word in _WORD.finditer(line, begin + 2):
+        if word.end() in ends or (line.startswith(" (", word.end()) and any(line[end - 1] == ")" for end in ends)):
+            return line[: word.start()], Outcome(word[1])
+    return None
+
+
+class _Names:
+    """The test ids that a row names, to be found at the beginning of a line."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        self.known = frozenset(known)
+        self.longest = max(map(len, self.known), default=0)
+
+    def short_id(self, word: str, rest: str) -> str | None:
+        """Id of a `-rA` line. PASSED lines end with it; the others go on with ` - message`, and ids may hold ` - `
+        too."""
+        if word == "PASSED":
+            return rest
+        if rest.startswith("["):  # SKIPPED [1] file:line: reason names no test
+            return None
+        if rest in self.known:
+            return rest
+        cuts = [cut.start() for cut in re.finditer(" - ", rest[: self.longest + len(" - ")])]
+        if name := next((rest[:cut] for cut in reversed(cuts) if rest[:cut] in self.known), None):
+            return name
+        open_ = at = 0
+        while (cut := rest.find(" - ", at)) >= 0:
+            open_ += rest.count("[", at, cut) - rest.count("]", at, cut)
+            if open_ == 0:
+                return rest[:cut]
+            at = cut + 1
+        return rest
 
 
 def parse_r2e_gym(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:

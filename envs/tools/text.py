@@ -1,12 +1,14 @@
 """The words the agent reads: pure functions from results to observation texts.
 
 Promises: no sandbox needed, so demonstrations for fine-tuning get exactly the strings that a real episode shows;
-every text is valid Unicode without lone surrogates; `cap` keeps head and tail and says how much is missing.
+every text is valid Unicode without lone surrogates; `cap` keeps head and tail and says how much is missing; the time of
+each is linear in what it is given, whatever that holds.
 """
 
 from __future__ import annotations
 
 import difflib
+import heapq
 from collections.abc import Iterable, Sequence
 
 SUBMITTED = "Submitted."
@@ -17,8 +19,16 @@ NO_OUTPUT = "(no output)"
 _NOTE = 62
 """Room for the note that stands for what is left out."""
 _NEAREST_CUTOFF = 0.5
-_NEAREST_LINES = 5000
-"""Lines compared when looking for the nearest one: the search must stay quick on generated files."""
+_COMPARED_CHARS = 200
+"""Of a name or line, when the one most like another is looked for."""
+_SEARCHED_CHARS = 300_000
+"""Of all of them together: the search must stay quick on generated files."""
+_COMPARED_CLOSELY = 24
+_PLACES = 10
+"""Lines named where a text stands several times."""
+_PLAIN_DECODE = 1 << 16
+"""Bytes up to which output that is not UTF-8 is spelled out whole."""
+_BLOCK = 1 << 16
 
 
 def cap(text: str, limit: int) -> str:
@@ -33,20 +43,37 @@ def cap(text: str, limit: int) -> str:
 
 
 def show_bytes(data: bytes) -> str:
-    """UTF-8 as it is; bytes that are not UTF-8 as \\xNN (lone surrogates would break tokenizers)."""
-    return data.decode("utf-8", "backslashreplace")
+    """UTF-8 as it is; bytes that are not UTF-8 as \\xNN (lone surrogates would break tokenizers).
+
+    Of much that is not UTF-8 the middle is left out: nobody reads it, and to spell it takes seconds."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        if len(data) <= _PLAIN_DECODE:
+            return data.decode("utf-8", "backslashreplace")
+    half = _PLAIN_DECODE // 2
+    head, tail = data[:half], data[-half:]
+    note = f"\n[... {len(data) - 2 * half} of {len(data)} bytes left out: they are not UTF-8 ...]\n"
+    return head.decode("utf-8", "backslashreplace") + note + tail.decode("utf-8", "backslashreplace")
 
 
 def is_binary(data: bytes) -> bool:
     return b"\0" in data[:8192]
 
 
-def _lines(data: bytes) -> list[bytes]:
-    """Lines without their newline; a final newline opens no further line. CR stays part of the line."""
-    lines = data.split(b"\n")
-    if lines and lines[-1] == b"":
-        lines.pop()
-    return lines
+def _line_start(data: bytes, number: int) -> int:
+    """Where line `number` (from 1) begins; the end of the data when it has fewer lines."""
+    left, at = number - 1, 0
+    while left and at < len(data):
+        newlines = data.count(b"\n", at, at + _BLOCK)
+        if newlines >= left:
+            break
+        left, at = left - newlines, at + _BLOCK
+    for _ in range(left):
+        at = data.find(b"\n", at) + 1
+        if not at:
+            return len(data)
+    return min(at, len(data))
 
 
 def view_text(data: bytes, start: int | None = None, end: int | None = None) -> str:
@@ -56,14 +83,14 @@ def view_text(data: bytes, start: int | None = None, end: int | None = None) -> 
     if start is None and end is None:
         text = show_bytes(data.removesuffix(b"\n"))
         return text if data else EMPTY_FILE
-    lines = _lines(data)
-    first = 1 if start is None else start
-    last = len(lines) if end is None else min(end, len(lines))
-    return show_bytes(b"\n".join(lines[first - 1 : last]))
+    first = _line_start(data, 1 if start is None else start)
+    last = len(data) if end is None else _line_start(data, end + 1)
+    return show_bytes(data[first:last].removesuffix(b"\n"))
 
 
 def count_lines(data: bytes) -> int:
-    return len(_lines(data))
+    """A final newline opens no further line; CR stays part of the line."""
+    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
 
 
 def listing_text(names: Sequence[str]) -> str:
@@ -101,15 +128,47 @@ def error_text(name: str, message: str) -> str:
     return f"Error ({name}): {message}"
 
 
+def closest(wanted: str, candidates: Iterable[str], count: int, cutoff: float) -> list[int]:
+    """Places of the candidates most like `wanted`, best first, all at least `cutoff` alike (0 to 1, as difflib has it).
+
+    Only those that share most three-letter pieces with it are compared closely, so the work has a bound."""
+    wanted = wanted[:_COMPARED_CHARS]
+    pieces = _pieces(wanted)
+    searched, shared = 0, []
+    for place, candidate in enumerate(candidates):
+        candidate = candidate[:_COMPARED_CHARS]
+        searched += len(candidate)
+        if searched > _SEARCHED_CHARS:
+            break
+        own = _pieces(candidate)
+        if common := len(own & pieces):
+            shared.append((2 * common / (len(own) + len(pieces)), -place, candidate))
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted)
+    found = []
+    for _, place, candidate in heapq.nlargest(_COMPARED_CLOSELY, shared):
+        matcher.set_seq1(candidate)
+        if (ratio := matcher.ratio()) >= cutoff:
+            found.append((ratio, place))
+    return [-place for _, place in heapq.nlargest(count, found)]
+
+
+def _pieces(text: str) -> set[str]:
+    """All three-letter pieces, also those that begin or end a short text."""
+    padded = f" {text} "
+    return {padded[at : at + 3] for at in range(max(1, len(padded) - 2))}
+
+
 def not_found_text(path: str, known: Iterable[str]) -> str:
     """No such file, and the names most like it. `known` are paths relative to the repository."""
     known = list(known)
     tail = path.rsplit("/", 1)[-1]
     same_name = [name for name in known if name.rsplit("/", 1)[-1] == tail]
-    close = difflib.get_close_matches(path.lstrip("./"), known, n=5, cutoff=0.5)
-    by_tail = {name.rsplit("/", 1)[-1]: name for name in known}
-    close += [by_tail[hit] for hit in difflib.get_close_matches(tail, list(by_tail), n=3, cutoff=0.6)]
+    close = [known[place] for place in closest(path.lstrip("./"), known, 5, 0.5)]
+    tails = list({name.rsplit("/", 1)[-1]: name for name in known}.items())
+    close += [tails[place][1] for place in closest(tail, [name for name, _ in tails], 3, 0.6)]
     similar = list(dict.fromkeys([*same_name, *close]))[:5]
+    path = cap(path, 400)
     if similar:
         return f"no file {path}. Similar: {', '.join(similar)}."
     if known:
@@ -119,32 +178,29 @@ def not_found_text(path: str, known: Iterable[str]) -> str:
 
 def old_str_missing_text(path: str, data: bytes, old_str: str) -> str:
     """old_str is not there: the line that is most like its first line, so that the next try can copy it."""
-    wanted = next((line for line in old_str.split("\n") if line.strip()), "")
+    wanted = next((line for line in old_str.split("\n") if line.strip()), "").strip()
     message = f"old_str is not in {path}. Copy it exactly from the file, with its spaces."
-    best, best_ratio = None, _NEAREST_CUTOFF
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted.strip())
-    for number, raw in enumerate(_lines(data)[:_NEAREST_LINES], 1):
-        line = show_bytes(raw)
-        matcher.set_seq1(line.strip()[:400])
-        if matcher.real_quick_ratio() <= best_ratio or matcher.quick_ratio() <= best_ratio:
-            continue
-        ratio = matcher.ratio()
-        if ratio > best_ratio:
-            best, best_ratio = (number, line), ratio
-    if best is None:
+    if not wanted:
         return message
-    return f"{message} Nearest, line {best[0]}:\n{cap(best[1], 400)}"
+    # Of a file that is longer than what is searched anyway, the rest need not be taken apart.
+    lines = data[: 2 * _SEARCHED_CHARS].split(b"\n", _SEARCHED_CHARS)
+    shown = [show_bytes(line[:_COMPARED_CHARS].lstrip()).rstrip() for line in lines]
+    best = closest(wanted, shown, 1, _NEAREST_CUTOFF)
+    if not best:
+        return message
+    return f"{message} Nearest, line {best[0] + 1}:\n{cap(show_bytes(lines[best[0]][:2000]), 400)}"
 
 
 def old_str_ambiguous_text(path: str, data: bytes, old: bytes) -> str:
     """old_str is there several times: where, and what to do."""
-    lines, at = [], data.find(old)
-    while at >= 0:
-        lines.append(data.count(b"\n", 0, at) + 1)
+    times, numbers, line, counted, at = data.count(old), [], 1, 0, -len(old)
+    for _ in range(min(times, _PLACES)):
         at = data.find(old, at + len(old))
-    places = ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
-    return f"old_str is {len(lines)} times in {path} (lines {places}). Add lines around it until it is unique."
+        line += data.count(b"\n", counted, at)
+        counted = at
+        numbers.append(line)
+    places = ", ".join(map(str, numbers)) + (", ..." if times > _PLACES else "")
+    return f"old_str is {times} times in {path} (lines {places}). Add lines around it until it is unique."
 
 
 class EditRefused(ValueError):

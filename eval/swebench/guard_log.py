@@ -98,7 +98,7 @@ def _pytest(body: str, script: str, claimed: Collection[str], judged: Collection
     runs = max(1, len(re.findall(r"(?:pytest|py\.test)\b", script.split(START, 1)[-1].split(END, 1)[0])))
     if claimed and not 1 <= len(ends) <= runs:
         found.append(Finding(Hole.LOG, f"{len(ends)} final lines of pytest for {runs} call(s) of it"))
-    inside = [any(short < number < end for short in shorts for end in ends) for number in range(len(lines))]
+    first, last = min(shorts, default=0), max(ends, default=0)  # between a summary's header and a final line
     seen: dict[str, set[str]] = {}
     for number, line in enumerate(lines):
         if not (match := _STATUS.match(line)):
@@ -108,7 +108,7 @@ def _pytest(body: str, script: str, claimed: Collection[str], judged: Collection
         if name not in judged:
             continue
         seen.setdefault(name, set()).add(status)
-        if shorts and not inside[number]:
+        if shorts and not first < number < last:
             found.append(Finding(Hole.LOG, f"a result line of {name} stands outside of pytest's summary"))
     found += [
         Finding(Hole.LOG, f"{name} is reported as {' and as '.join(sorted(each))}")

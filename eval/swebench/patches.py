@@ -7,7 +7,6 @@ quoted names, renames, modes, binary parts and plain `---`/`+++` patches are und
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -114,16 +113,11 @@ def _both(names: bytes) -> tuple[str, str]:
     """`a/X b/X`: for names with blanks the split is where both halves agree."""
     if names.startswith(b'"') and (quoted := _QUOTED.match(names)):
         return _name(quoted[0]) or "", _name(names[quoted.end() :].strip()) or ""
-    for cut in _cuts(names):
-        old, new = names[:cut], names[cut + 1 :]
-        if old.startswith(b"a/") and new.startswith(b"b/") and old[2:] == new[2:]:
-            return _text(old[2:]), _text(new[2:])
+    old, new = names[: len(names) // 2], names[len(names) // 2 + 1 :]
+    if old.startswith(b"a/") and new.startswith(b"b/") and old[2:] == new[2:]:
+        return _text(old[2:]), _text(new[2:])
     old, _, new = names.rpartition(b" b/") if b" b/" in names else names.rpartition(b" ")
     return _name(old) or "", _text(new) if b" b/" in names else _name(new) or ""
-
-
-def _cuts(names: bytes) -> Iterator[int]:
-    return (at for at, byte in enumerate(names) if byte == 0x20)
 
 
 def _name(raw: bytes) -> str | None:
