@@ -18,7 +18,9 @@ Promises:
   that a limit cut before any call ends it with that limit; the environment gets what stands outside of its thoughts;
 * a malformed call is answered with its named error and never ends the episode; the calls of one turn run in order and
   stop after the one that ends the episode; whole calls of a turn cut by length run too, where the format can tell;
-* a fault of sandbox, grader or engine gives an infra_error trajectory with the tokens so far, never a reward;
+* a sandbox that the model's own commands ended (`BY_COMMANDS`) ends the episode as SANDBOX_ENDED, graded on what can
+  still be read; any other fault of sandbox, grader or engine gives an infra_error trajectory with the tokens so far,
+  never a reward;
 * env.close and policy.forget are always called. Cancelling the task closes them and raises: to keep the trajectory, set
   `cut` instead.
 """
@@ -44,7 +46,7 @@ from agent.seeds import derive_seed
 from agent.token_dialogue import TokenDialogue
 from data.trajectory import ExitReason, Identity, Outcome, Status, Trajectory
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
-from envs.sandbox.contract import SandboxError
+from envs.sandbox.contract import BY_COMMANDS, SandboxError
 from envs.tools.text import cap, error_text
 
 T = TypeVar("T")
@@ -73,8 +75,8 @@ class TurnReport:
 
 
 class _Ended(Exception):
-    def __init__(self, reason: ExitReason) -> None:
-        self.reason = reason
+    def __init__(self, reason: ExitReason, seen: Mapping[str, Any] | None = None) -> None:
+        self.reason, self.seen = reason, seen or {}
 
 
 class _Fault(Exception):
@@ -147,15 +149,16 @@ class _Episode:
         began = time.monotonic()
         grade = Grade(0.0)
         try:
+            seen: Mapping[str, Any] = {}
             try:
                 reason = await self._play()
             except _Ended as ended:
-                reason = ended.reason
+                reason, seen = ended.reason, ended.seen
             if reason is ExitReason.SYSTEM_CUT:
                 outcome = self._outcome(Status.CUT, reason, {"phase": self.phase})
             else:
                 grade = await self._grade()
-                outcome = self._outcome(Status.GRADED, reason, grade.detail, grade.reward)
+                outcome = self._outcome(Status.GRADED, reason, {**grade.detail, **seen}, grade.reward)
         except _Ended as ended:  # cut while grading
             outcome = self._outcome(Status.CUT, ended.reason, {"phase": self.phase})
         except _Fault as fault:
@@ -316,6 +319,8 @@ class _Episode:
                     raise _Ended(ExitReason.SYSTEM_CUT)
                 raise _Fault(reason, phase, EnvironmentFault(f"{phase} did not return within {limit_s:.0f} s"))
             except (SandboxError, EnvironmentFault) as error:
+                if phase == "step" and isinstance(error, BY_COMMANDS):
+                    raise _Ended(ExitReason.SANDBOX_ENDED, {"sandbox_ended": str(error)}) from error
                 raise _Fault(reason, phase, error) from error
             finally:
                 await _end(task)

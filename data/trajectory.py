@@ -55,6 +55,8 @@ class ExitReason(enum.StrEnum):
     MAX_TOKENS = "max_tokens"
     MAX_CONTEXT = "max_context"
     WALL_CLOCK = "wall_clock"
+    SANDBOX_ENDED = "sandbox_ended"
+    """By what the model ran in it, while the machine was well: its own failure (`grade["sandbox_ended"]` says how)."""
     SYSTEM_CUT = "system_cut"
     SANDBOX_ERROR = "sandbox_error"
     ENGINE_ERROR = "engine_error"
@@ -69,6 +71,7 @@ _STATUS_OF_EXIT: Mapping[ExitReason, frozenset[Status]] = {
     ExitReason.MAX_TOKENS: frozenset({Status.GRADED}),
     ExitReason.MAX_CONTEXT: frozenset({Status.GRADED}),
     ExitReason.WALL_CLOCK: frozenset({Status.GRADED}),
+    ExitReason.SANDBOX_ENDED: frozenset({Status.GRADED}),
     ExitReason.SYSTEM_CUT: frozenset({Status.CUT}),
     ExitReason.SANDBOX_ERROR: frozenset({Status.INFRA_ERROR}),
     ExitReason.ENGINE_ERROR: frozenset({Status.INFRA_ERROR}),

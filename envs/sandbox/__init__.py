@@ -2,7 +2,9 @@
 
 from envs.sandbox.backends import KINDS, make_backend
 from envs.sandbox.contract import (
+    BY_COMMANDS,
     BackendUnavailable,
+    EndedInside,
     ExecResult,
     ImageMissing,
     NetworkRefused,
@@ -19,8 +21,10 @@ from envs.sandbox.contract import (
 )
 
 __all__ = [
+    "BY_COMMANDS",
     "KINDS",
     "BackendUnavailable",
+    "EndedInside",
     "ExecResult",
     "ImageMissing",
     "NetworkRefused",

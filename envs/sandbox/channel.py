@@ -39,7 +39,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from envs.sandbox.channel_text import RS, Helpers, channel_script, check_env, exports, may_teach, quote, remember
-from envs.sandbox.contract import ExecResult, OutOfMemory, SandboxDead, SandboxError, SandboxSpec
+from envs.sandbox.contract import ExecResult, SandboxError, SandboxSpec
 from envs.sandbox.request import Request
 
 BLOCK = 2048
@@ -52,10 +52,11 @@ LOST = b"\nsh: the sandbox's process table is full: output is lost, and everythi
 
 
 class Channel:
-    """`write` sends bytes to the sandbox's main process; the owner sends `script` first and calls `feed` and `lost`."""
+    """`write` sends bytes to the sandbox's main process; the owner sends `script` first and calls `feed` and `lost`.
+    `diagnose` says why it broke; its argument is what was seen of a sandbox that has not ended, else empty."""
 
     def __init__(
-        self, spec: SandboxSpec, write: Callable[[bytes], None], diagnose: Callable[[], Awaitable[SandboxError]]
+        self, spec: SandboxSpec, write: Callable[[bytes], None], diagnose: Callable[[str], Awaitable[SandboxError]]
     ) -> None:
         self.helper = False
         """It is channel.pl."""
@@ -81,6 +82,10 @@ class Channel:
         """The image of which the first answer tells whether the helper works there."""
         self.up = False
         self.dead = False
+        self.used = False
+        """A command was sent."""
+        self._garbled = ""
+        self._death: SandboxError | None = None
 
     def script(self, limits: str = "", *, image: str = "", helpers: Helpers = Helpers.WHERE_PRESENT) -> bytes:
         """The text for the sandbox's `sh`; `limits` is further shell text, run before anything else starts. `image`:
@@ -91,6 +96,15 @@ class Channel:
     # -- from the sandbox
 
     def feed(self, data: bytes) -> None:
+        if self._garbled:
+            return
+        try:
+            self._feed(data)
+        except (ValueError, IndexError) as error:  # no frame of the channel's: somebody else writes like it
+            self._garbled = f"an answer of its channel cannot be read ({error})"
+            self.lost()
+
+    def _feed(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
         while match := self._frames.search(buffer):
@@ -160,7 +174,7 @@ class Channel:
         end = time.monotonic() + seconds
         while not done():
             if self.dead:
-                raise await self._diagnose()
+                raise await self._why()
             self._tick.clear()
             left = end - time.monotonic()
             if left <= 0:
@@ -177,20 +191,27 @@ class Channel:
         seq = self._next()
         self._send(verb, seq, numbers=numbers)
         if not await self._until(lambda: seq in self._answers, ANSWER_S):
-            raise self._broken(f"no answer to '{verb}' within {ANSWER_S:g} s")
+            raise await self._broken(f"no answer to '{verb}' within {ANSWER_S:g} s")
         return self._answers.pop(seq)[1]
 
     def _next(self) -> int:
         self._seq += 1
         return self._seq
 
-    def _broken(self, why: str) -> SandboxDead:
+    async def _why(self, silent: str = "") -> SandboxError:
+        """Asked once: the engine forgets, and whoever asks later shall hear the same."""
         self.dead = True
-        return SandboxDead(f"the sandbox's channel is broken: {why}; start a fresh sandbox")
+        if self._death is None:
+            death = await self._diagnose(silent or self._garbled)
+            self._death = self._death or death
+        return self._death
+
+    async def _broken(self, why: str) -> SandboxError:
+        return await self._why(f"its channel is broken: {why}")
 
     async def ready(self, seconds: float) -> None:
         if not await self._until(lambda: self.up, seconds):
-            raise self._broken(f"it did not come up within {seconds:g} s")
+            raise await self._broken(f"it did not come up within {seconds:g} s")
         self._prepare()
 
     async def run(
@@ -204,13 +225,13 @@ class Channel:
         check_env(env)
         async with self._lock:
             await self._settle()
+            self.used = True
             result = await self._run(command, timeout_s, cwd, env, last)
             if result is None:  # nothing could be started; now everything else is killed
                 result = await self._run(command, timeout_s, cwd, env, last)
             if result is None:
-                why = await self._diagnose()  # memory can be full of files, which no kill gives back
-                broken = self._broken("no process could be started although everything else was killed")
-                raise why if isinstance(why, OutOfMemory) else broken
+                # Memory can be full of files, which no kill gives back.
+                raise await self._broken("no process could be started although everything else was killed")
             if not last:
                 self._prepare()
             return result
@@ -298,7 +319,7 @@ class Channel:
     async def _settle(self) -> None:
         """Before a request: nothing of a cancelled one runs on, and no earlier filter may still write to us."""
         if self.dead:
-            raise await self._diagnose()
+            raise await self._why()
         if self._dirty and self._request is not None:
             await self._stop(self._request)
             self._dirty = False
@@ -314,7 +335,7 @@ class Channel:
                 self._filters.pop(seq, None)
             if await self._until(lambda: seq not in self._filters, 0.01):
                 return
-        raise self._broken("an earlier command's output cannot be closed")
+        raise await self._broken("an earlier command's output cannot be closed")
 
     async def _stop(self, request: Request) -> None:
         """Kill everything but init and channel; returns when the process table shows nothing else and the runner is
@@ -327,7 +348,7 @@ class Channel:
             if idle and not left:
                 break
             if time.monotonic() > end:
-                raise self._broken(f"processes {' '.join(left)} survive every kill")
+                raise await self._broken(f"processes {' '.join(left)} survive every kill")
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
         self._filters.clear()
@@ -341,7 +362,7 @@ class Channel:
             self._send(verb, request.seq, (path,), numbers, data)
             seconds = 60.0 + size / 1e6
             if not await self._until(lambda: request.ended, seconds):
-                raise self._broken(f"'{verb}' did not finish within {seconds:.0f} s")
+                raise await self._broken(f"'{verb}' did not finish within {seconds:.0f} s")
             return request
 
     async def put(self, path: str, data: bytes, mode: int | None) -> None:

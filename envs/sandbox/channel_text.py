@@ -15,6 +15,8 @@ from pathlib import Path
 from envs.sandbox.contract import SandboxSpec
 
 RS = 0x1E
+LOST = 71
+"""Exit code of the sandbox's init when the shell that was its channel has ended, however."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -76,7 +78,7 @@ def channel_script(spec: SandboxSpec, nonce: str, limits: str, *, image: str, he
 
     # channel.sh tells its own processes by their parent, so it cannot be init, which orphans get as theirs.
     inner = "'\"'\"'".join(filled(start + shell).split("'"))
-    below = f"{{\nsh -c '{inner}'\nexit\n}}\n"
+    below = f"{{\nsh -c '{inner}'\nexit {LOST}\n}}\n"
     if known is False or not may_teach(spec, helpers):
         text = below
     elif known:

@@ -29,6 +29,10 @@ class SandboxDead(SandboxError):
     """The sandbox is gone or its channel broke."""
 
 
+class EndedInside(SandboxDead):
+    """What ran in the sandbox ended it or made its channel silent, while engine and machine were well."""
+
+
 class OutOfMemory(SandboxError):
     """The sandbox's memory limit killed it (a command killed inside a living sandbox is a result, not an error)."""
 
@@ -57,6 +61,11 @@ class BackendUnavailable(SandboxError):
 
 class PathRefused(ValueError):
     """put/get was asked for a path outside the sandbox's root. A caller's mistake, not an infrastructure fault."""
+
+
+BY_COMMANDS = (EndedInside, OutOfMemory, OutOfDisk)
+"""Faults that only a sandbox's own commands can have caused. Where those were an agent's, or the tests of its patch,
+they are its failure and not the machine's."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,8 @@ class Sandbox(abc.ABC):
         """Run `command` with the sandbox's POSIX shell, in its own session. One at a time per sandbox.
 
         `last`: probably no further command will come, so none is made ready.
-        Raises SandboxDead or OutOfMemory; a command that fails or times out is a result."""
+        Raises SandboxDead (EndedInside where a command did it), OutOfMemory, OutOfDisk; a command that fails or times
+        out is a result."""
 
     @abc.abstractmethod
     async def put(self, path: str, data: bytes, *, mode: int | None = 0o644) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -36,15 +37,18 @@ from envs.sandbox.contract import (
     SandboxSpec,
     StartFailed,
 )
+from envs.sandbox.death import End, container_end
 from envs.sandbox.disk_guard import DiskGuard
 from envs.sandbox.docker_engine import THREADS, Engine, typed
 from envs.sandbox.docker_survey import DEADLINE, OWNER, RUN, SANDBOX, await_removal, remove, remove_container, survey
 from envs.sandbox.owner import Found, owner_id
+from envs.sandbox.seccomp import docker_profile, may_watch
 from envs.sandbox.stream import SandboxStream
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 READY_S = 60.0
+_SIGNALS, _QUEUES = 8192, 400_000
 DIAGNOSE_S = 15.0
 ENDS_S = 3.0
 """How long a container may take to end once its channel is closed, before it is killed."""
@@ -59,11 +63,16 @@ _HOSTS = (
 """An engine without networks writes no /etc/hosts."""
 
 
-def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "") -> dict[str, Any]:
-    """Arguments of the create call: everything a sandbox may and may not do."""
+def container_settings(
+    api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "", filters: bool = True
+) -> dict[str, Any]:
+    """Arguments of the create call: everything a sandbox may and may not do. `filters`: the engine can filter system
+    calls."""
     from docker.types import LogConfig, Ulimit
 
     limits = spec.limits
+    watches = may_watch(limits) and api.base_url.startswith("http+docker://")  # else its limits are not this machine's
+    profile = [f"seccomp={docker_profile(watches=watches)}"] if filters else []
     host = api.create_host_config(
         init=False,  # the channel is it: then nothing inside can kill it
         auto_remove=True,
@@ -77,9 +86,12 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
             Ulimit(name="nofile", soft=limits.nofile, hard=limits.nofile),
             Ulimit(name="fsize", soft=limits.disk_bytes, hard=limits.disk_bytes),
             Ulimit(name="core", soft=0, hard=0),
+            # Counted by user, which is this machine's root: below what root itself may hold.
+            Ulimit(name="sigpending", soft=_SIGNALS, hard=_SIGNALS),
+            Ulimit(name="msgqueue", soft=_QUEUES, hard=_QUEUES),
         ],
         cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true"],
+        security_opt=["no-new-privileges:true", *profile],
         ipc_mode="private",
         runtime=runtime or None,
         log_config=LogConfig(type=LogConfig.types.NONE) if hasattr(LogConfig.types, "NONE") else {"Type": "none"},
@@ -106,10 +118,9 @@ def container_settings(api: Any, spec: SandboxSpec, labels: dict[str, str], runt
 class DockerSandbox(ChannelledSandbox):
     def __init__(self, backend: DockerBackend, name: str, spec: SandboxSpec) -> None:
         super().__init__(name, spec)
-        self._backend = backend
+        self._backend: DockerBackend = backend
         self._stream = SandboxStream(self.channel, multiplexed=True)
         self._started = time.time()
-        self._closing: asyncio.Task[None] | None = None
         self._unfinished: asyncio.Future[socket.socket] | None = None
         self._given_up = threading.Event()
         self.container_id = ""
@@ -145,7 +156,7 @@ class DockerSandbox(ChannelledSandbox):
         if self._given_up.is_set():
             raise SandboxDead(f"sandbox {self.sandbox_id} was closed while it started")
         labels = {**self.spec.labels, **self._backend.labels(self.sandbox_id, self.spec.deadline_s)}
-        settings = container_settings(api, self.spec, labels, self._backend.runtime)
+        settings = container_settings(api, self.spec, labels, self._backend.runtime, self._backend.filters(api))
         settings["host_config"]["Mounts"] = [
             {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": labels}}
             for target in self._backend.volumes_of(api, settings["image"])
@@ -171,48 +182,14 @@ class DockerSandbox(ChannelledSandbox):
         if not (self.channel.up and await_removal(api, self.container_id, ENDS_S)):
             remove_container(api, self.sandbox_id)
 
-    async def _diagnose(self) -> SandboxError:
-        facts: dict[str, Any] = {}
+    async def _end(self, silent: bool) -> End:
+        end = End(outside=True)
         with contextlib.suppress(Exception):  # an engine that is gone too leaves the plain answer
             async with asyncio.timeout(DIAGNOSE_S):
-                facts = await self._backend.engine.call(self._last_events)
-        if facts.get("oom"):
-            return OutOfMemory(
-                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
-                "was reached; give it more memory or start a fresh one"
-            )
-        said = self._stream.said.decode("utf-8", "replace").strip()
-        code = facts.get("code")
-        return SandboxDead(
-            f"sandbox {self.sandbox_id} is gone (closed, past its deadline, its channel killed from inside, or the "
-            "engine restarted)"
-            + (f"; exit code {code}" if code else "")
-            + (f"; it said: {said}" if said else "")
-            + "; start a fresh one"
-        )
-
-    def _last_events(self, api: Any) -> dict[str, Any]:
-        """The engine keeps recent events also for containers that have removed themselves."""
-        facts: dict[str, Any] = {}
-        for _ in range(10):
-            facts.clear()
-            events = api.events(
-                since=f"{self._started:.9f}", until=f"{time.time():.9f}", filters={"container": self.container_id},
-                decode=True,
-            )  # fmt: skip
-            oom_at = None
-            for event in events:
-                if event.get("Action") == "oom":
-                    oom_at = event["timeNano"]
-                elif event.get("Action") == "die":
-                    facts["code"] = event["Actor"]["Attributes"].get("exitCode")
-                    facts["died"] = event["timeNano"]
-            if "died" in facts:
-                facts["oom"] = oom_at is not None and abs(facts["died"] - oom_at) < 3e9 and facts["code"] == "137"
-                if facts["oom"] or facts["code"] != "137" or time.time() - facts["died"] / 1e9 > 0.5:
-                    break
-            time.sleep(0.1)
-        return facts
+                end = await self._backend.engine.call(
+                    lambda api: container_end(api, self.container_id, self._started, silent)
+                )
+        return dataclasses.replace(end, said=self._stream.said.decode("utf-8", "replace").strip())
 
     async def close(self) -> None:
         if self._closing is None:
@@ -249,6 +226,7 @@ class DockerBackend(SandboxBackend):
         self._serial = itertools.count()
         self._live: set[DockerSandbox] = set()
         self._states: set[str] = set()
+        self._filters: bool | None = None
         self._volumes: dict[str, tuple[str, ...]] = {}
         self._pace = asyncio.Semaphore(starts_at_once or starts_that_suit())
 
@@ -262,6 +240,15 @@ class DockerBackend(SandboxBackend):
         if image not in self._volumes:
             self._volumes[image] = tuple(api.inspect_image(image)["Config"].get("Volumes") or ())
         return self._volumes[image]
+
+    def filters(self, api: Any) -> bool:
+        """Whether the engine can filter system calls; asked once. One that cannot says so and runs without."""
+        if self._filters is None:
+            options = api.info().get("SecurityOptions") or []
+            self._filters = any("name=seccomp" in each for each in options)
+            if not self._filters:
+                log.warning("the engine at %s cannot filter system calls: sandboxes run without", self.engine.address)
+        return self._filters
 
     async def check(self) -> None:
         await asyncio.to_thread(self.engine.ping)

@@ -25,18 +25,17 @@ import tempfile
 from pathlib import Path
 
 from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
-from envs.sandbox.channel_text import Helpers, quote
+from envs.sandbox.channel_text import LOST, Helpers, quote
 from envs.sandbox.channelled import ChannelledSandbox
 from envs.sandbox.contract import (
     ImageMissing,
-    OutOfMemory,
     Sandbox,
     SandboxBackend,
-    SandboxDead,
     SandboxError,
     SandboxSpec,
     StartFailed,
 )
+from envs.sandbox.death import End
 from envs.sandbox.namespaces import bubblewrap_command, default_signals, find_launcher, unshare_command, write_etc
 from envs.sandbox.owner import Found, owner_id, standing
 from envs.sandbox.stream import SandboxStream
@@ -114,7 +113,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 class EmbeddedSandbox(ChannelledSandbox):
     def __init__(self, backend: EmbeddedBackend, sandbox_id: str, spec: SandboxSpec, folder: Path) -> None:
         super().__init__(sandbox_id, spec)
-        self._backend = backend
+        self._backend: EmbeddedBackend = backend
         self.folder = folder
         self.group = Group()
         self._grouping: asyncio.Future[Group] | None = None
@@ -125,7 +124,6 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._init: int | None = None
         """Descriptor that becomes readable when the sandbox's init has ended (bubblewrap only; `unshare` waits)."""
         self._stream = SandboxStream(self.channel, multiplexed=False)
-        self._closing: asyncio.Task[None] | None = None
 
     async def _start(self, etc: Path) -> None:
         self.folder.mkdir()
@@ -173,18 +171,19 @@ class EmbeddedSandbox(ChannelledSandbox):
         said = os.pread(self._said, _SAID, 0) if self._said is not None else b""
         return said.rstrip(b"\0")[-2000:].decode("utf-8", "replace").strip()
 
-    async def _diagnose(self) -> SandboxError:
-        await self._ended(2.0)
-        if kills := self.group.oom_kills():
-            return OutOfMemory(
-                f"sandbox {self.sandbox_id} ended when its memory limit of {self.spec.limits.memory_bytes >> 20} MiB "
-                f"was reached ({kills} process(es) killed); give it more memory or start a fresh one"
-            )
-        said = self.messages()
-        return SandboxDead(
-            f"sandbox {self.sandbox_id} is gone (closed, past its deadline, or its channel was killed from inside)"
-            + (f"; it said: {said}" if said else "")
-            + "; start a fresh one"
+    async def _end(self, silent: bool) -> End:
+        await self._ended(0.1 if silent else 2.0)
+        process = self._process
+        code = process.poll() if process is not None else None
+        running = process is not None and code is None
+        if code == 1 and self._backend.launcher == "unshare":
+            code = None  # it says 1 when a signal killed the sandbox's init
+        return End(
+            running=running,
+            code=code,
+            oom=code in (None, 137, LOST) and self.group.oom_kills() > 0,
+            outside=process is not None and _state(process.pid) == "T",
+            said=self.messages(),
         )
 
     async def _ended(self, seconds: float) -> bool:
@@ -258,7 +257,7 @@ class EmbeddedBackend(SandboxBackend):
     def command(self, spec: SandboxSpec, folder: Path, etc: Path, descriptors: tuple[int, int, int]) -> list[str]:
         """`descriptors`: for its arguments, for its filter, and to tell what it started."""
         if self.launcher == "unshare":
-            return unshare_command(spec, folder, etc)
+            return unshare_command(spec, folder, etc, descriptors[1])
         return bubblewrap_command(spec, etc, *descriptors)
 
     def shell_limits(self, spec: SandboxSpec, group: Group) -> str:

@@ -4,7 +4,7 @@ Promises: own process table, own network without any interface up but loopback, 
 Python read-only; what can be written, the workdir, /tmp, HOME and /dev/shm, are tmpfs of their own with a size each, so
 nothing a sandbox writes is on disk, nothing is left to remove, and it counts as the sandbox's memory; no capabilities,
 no new privileges, no user namespaces inside (a new one would have capabilities), a filter of system calls
-(`envs.sandbox.seccomp`; bubblewrap only), user 0 inside (git then finds its files owned by the user it runs as).
+(`envs.sandbox.seccomp`), user 0 inside (git then finds its files owned by the user it runs as).
 Nothing of the machine's /home, /root, /etc, /run or /var is visible, nor the driver's environment.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from envs.sandbox.channelled import BASE_ENV
 from envs.sandbox.contract import BackendUnavailable, SandboxLimits, SandboxSpec
-from envs.sandbox.seccomp import seccomp_filter
+from envs.sandbox.seccomp import may_watch, seccomp_filter
 
 HOME = "/root"
 
@@ -124,7 +124,7 @@ def bubblewrap_command(spec: SandboxSpec, etc: Path, arguments_fd: int, filter_f
     """The arguments go through a file: a command that lists processes shall not read this machine's folders there."""
     words = [shutil.which("bwrap") or "bwrap", "--args", str(arguments_fd), "--info-fd", str(info_fd)]
     _fill(arguments_fd, b"".join(os.fsencode(word) + b"\0" for word in bubblewrap_arguments(spec, etc)))
-    if program := seccomp_filter():
+    if program := seccomp_filter(watches=may_watch(spec.limits)):
         _fill(filter_fd, program)
         words += ["--seccomp", str(filter_fd)]
     return [*words, "--", "/bin/sh"]
@@ -135,14 +135,35 @@ def _fill(descriptor: int, data: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
 
 
-def unshare_command(spec: SandboxSpec, folder: Path, etc: Path) -> list[str]:
+def unshare_command(spec: SandboxSpec, folder: Path, etc: Path, filter_fd: int) -> list[str]:
     root = folder / "root"
     root.mkdir()
     words = [str(root), spec.workdir, str(etc), str(python_prefix() or "-"), str(room(spec.limits))]
+    words += _loads(spec, filter_fd)
     words += [*kernel_switches(), "--"]
     words += [f"{name}={value}" for name, value in environment(spec).items()]
     unshare = shutil.which("unshare") or "unshare"
     return [unshare, *_UNSHARE[1:], "--kill-child", "/bin/sh", str(Path(__file__).with_name("namespaces.sh")), *words]
+
+
+_LOADER = """
+open(my $file, '<&=', $ARGV[0]) or die "no filter: $!";
+read($file, my $program, 65536) or die "no filter: $!";
+my $named = pack 'S x6 P', length($program) / 8, $program;
+syscall($ARGV[1], 22, 2, $named) == 0 or die "the filter is refused: $!";
+exec @ARGV[2 .. $#ARGV] or die "$!";
+"""
+"""prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program) in perl, which every Debian has, without modules."""
+_PRCTL = {"x86_64": 157, "aarch64": 167}
+
+
+def _loads(spec: SandboxSpec, filter_fd: int) -> list[str]:
+    """FILTER, PRCTL and LOADER of namespaces.sh; without perl there is no filter."""
+    program = seccomp_filter(watches=may_watch(spec.limits))
+    if program is None or shutil.which("perl", path=_SYSTEM_PATH) is None:
+        return ["-", "-", "-"]
+    _fill(filter_fd, program)
+    return [str(filter_fd), str(_PRCTL[os.uname().machine]), _LOADER]
 
 
 def default_signals() -> list[str]:

@@ -2,14 +2,15 @@
 # The embedded sandbox without bubblewrap: builds its root and becomes its init. Run by `unshare` as user 0 of a new user
 # namespace with new mounts and a new process table:
 #
-#     sh namespaces.sh NEWROOT WORKDIR ETC PREFIX SIZE SWITCH... -- NAME=VALUE...
+#     sh namespaces.sh NEWROOT WORKDIR ETC PREFIX SIZE FILTER PRCTL LOADER SWITCH... -- NAME=VALUE...
 #
-# PREFIX is shown read-only at its own path, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view
+# PREFIX is shown read-only at its own path, or "-"; FILTER is the descriptor of a filter of system calls that perl's
+# LOADER loads by the call PRCTL, or "-"; each SWITCH is a file or folder of /proc to show read-only. Same view
 # as the bubblewrap command in namespaces.py. The sandbox's shell gets no capabilities; it is the init: when it ends, so
 # does everything else in the process table.
 set -e
-root=$1 workdir=$2 etc=$3 prefix=$4 size=$5
-shift 5
+root=$1 workdir=$2 etc=$3 prefix=$4 size=$5 filter=$6 prctl=$7 loader=$8
+shift 8
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 
@@ -60,4 +61,6 @@ umount -l /.old
 rmdir /.old
 mount -o remount,bind,ro /
 hostname sandbox 2>/dev/null || true
-exec setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs env -i "$@" /bin/sh
+set -- env -i "$@" /bin/sh
+[ "$filter" = - ] || set -- perl -e "$loader" "$filter" "$prctl" "$@"
+exec setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --no-new-privs "$@"

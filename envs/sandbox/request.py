@@ -42,9 +42,9 @@ class Request:
             self.begun = True
         elif kind == "E":
             self.ended = True
-            self.words = words
+            self.words = words or ["1"]
             self.size += length if self.in_tail else 0
-            self.code = int(words[0]) if words[0].lstrip("-").isdigit() else None
+            self.code = int(words[0]) if words and words[0].lstrip("-").isdigit() else None
         elif kind == "D":
             self.exited, self.code = True, int(words[0])
         elif kind == "X":

@@ -1,108 +1,156 @@
-"""The embedded sandbox's system-call filter: what of the shared kernel a command may not reach.
+"""Filters of system calls, made from one table (`envs.sandbox.syscalls`): a program for embedded sandboxes, a profile
+for Docker's.
 
-Promises: calls that reach past a namespace (keyrings, BPF, perf, io_uring, userfaultfd), that make or enter one, mount,
-load modules, set clocks, or restart the machine end with EPERM, whoever asks; so do calls of another kind of machine
-(32 bit and x32). Everything else is as without it. `clone3` is ENOSYS: its flags lie where no filter can read them, and
-every C library then takes `clone`. The list follows Docker's default filter for a container without capabilities, less
-what tests and debuggers of ordinary projects use (ptrace, personality, memory policies).
+Promises: what the table does not allow fails with EPERM, whoever asks; what it calls absent, and what is newer than it,
+with ENOSYS. Embedded sandboxes refuse calls of another kind of machine (32 bit and x32) too; containers may be of 32
+bit.
 
-A filter is a program of classic BPF: instructions of 8 bytes (code, jump if true, jump if false, operand) over the
-fields of `struct seccomp_data` (seccomp(2)). bubblewrap loads it last of all: it binds the sandbox and not its making.
+A program is classic BPF: instructions of 8 bytes (code, jump if true, jump if false, operand) over the fields of
+`struct seccomp_data` (seccomp(2)). It is loaded last of all: it binds the sandbox and not its making.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-REFUSED: Mapping[str, tuple[int | None, int | None]] = {
-    # name: (x86_64, aarch64); from 424 on all machines count alike
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "bpf": (321, 280),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "delete_module": (176, 106),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "perf_event_open": (298, 241),
-    "pivot_root": (155, 41),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setns": (308, 268),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "sysfs": (139, None),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "unshare": (272, 97),
-    "uselib": (134, None),
-    "userfaultfd": (323, 282),
-    "ustat": (136, None),
-    "vhangup": (153, 58),
-}
-CLONE: tuple[int, int] = (56, 220)
-CLONE3 = 435
-NEW_NAMESPACES = 0x7E020000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+from envs.sandbox.contract import SandboxLimits
+from envs.sandbox.syscalls import (
+    ABSENT,
+    ALLOWED,
+    ALLOWED_32_BIT,
+    ALLOWED_IF,
+    NEWEST,
+    REFUSED,
+    WATCHES,
+    Is,
+    Not,
+    Test,
+)
+
+MACHINES = ("x86_64", "aarch64")
 AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _X32 = 0x40000000
-_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets; both machines are little-endian, so the low half comes first
-
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOW = (1 << 32) - 1
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets; both machines are little-endian, so the low half comes first
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_EPERM, _ENOSYS = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+Step = tuple[int, int, int, int]
 
 
-def seccomp_filter(machine: str = "") -> bytes | None:
+def may_watch(limits: SandboxLimits) -> bool:
+    """inotify's instances, of which this machine's root has one count with all sandboxes, cannot run out: several
+    sandboxes at their limits of processes and files hold fewer."""
+    try:
+        return int(_INSTANCES.read_text()) >= 64 * limits.pids * limits.nofile
+    except (OSError, ValueError):
+        return False
+
+
+@cache
+def seccomp_filter(machine: str = "", *, watches: bool = False) -> bytes | None:
     """The program for `machine` (as `uname -m`; empty: this one); None where its numbers are not known."""
     machine = machine or os.uname().machine
-    if sys.byteorder != "little" or machine not in ("x86_64", "aarch64"):
+    if sys.byteorder != "little" or machine not in MACHINES:
         return None
-    which = ("x86_64", "aarch64").index(machine)
-    refuse, unknown = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
-    program = [
+    which = MACHINES.index(machine)
+    program: list[Step] = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, AUDIT_ARCH[which]),
-        (_RETURN, 0, 0, refuse),
+        (_RETURN, 0, 0, _EPERM),
         (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, _X32),
-        (_RETURN, 0, 0, refuse),
-        (_EQUAL, 0, 1, CLONE3),
-        (_RETURN, 0, 0, unknown),
-        (_EQUAL, 0, 4, CLONE[which]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_ANY_BIT, 0, 1, NEW_NAMESPACES),
-        (_RETURN, 0, 0, refuse),
-        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _EPERM),
+        (_AT_LEAST, 0, 1, NEWEST + 1),
+        (_RETURN, 0, 0, _ENOSYS),
     ]
-    numbers = sorted(number for pair in REFUSED.values() if (number := pair[which]) is not None)
-    for at, number in enumerate(numbers):
-        program.append((_EQUAL, len(numbers) - at, 0, number))
-    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, refuse)]
+    for numbers, alternatives in ALLOWED_IF.values():
+        if (number := numbers[which]) is not None:
+            body = [step for tests in alternatives for step in _alternative(tests)] + [(_RETURN, 0, 0, _EPERM)]
+            program += [(_EQUAL, 0, len(body), number), *body]
+    denied = [(_EPERM, REFUSED), *((_ERRNO | code, calls) for code, calls in ABSENT.items())]
+    if not watches:
+        denied.append((_ERRNO | errno.EMFILE, WATCHES))
+    for answer, calls in denied:
+        program += _any_of((number for numbers in calls.values() if (number := numbers[which]) is not None), answer)
+    program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *step) for step in program)
+
+
+def _any_of(numbers: Iterable[int], answer: int) -> list[Step]:
+    found = sorted(numbers)
+    steps = [(_EQUAL, len(found) - at, 0, number) for at, number in enumerate(found)]
+    return [*steps, (_EQUAL, 0, 1, _LOW), (_RETURN, 0, 0, answer)]  # no call has that number
+
+
+def _alternative(tests: Iterable[Test]) -> list[Step]:
+    """Allows where all tests hold; else goes on behind itself."""
+    steps: list[Step] = []
+    for test in tests:
+        at = _ARGUMENTS + 8 * test.argument
+        steps.append((_LOAD, 0, 0, at))
+        match test:
+            case Not():
+                steps.append((_EQUAL, -1, 0, test.value))
+            case Is(mask=0):
+                steps += [(_EQUAL, 0, -1, test.value), (_LOAD, 0, 0, at + 4), (_EQUAL, 0, -1, 0)]
+            case Is():
+                steps += [(_AND, 0, 0, test.mask), (_EQUAL, 0, -1, test.value)]
+    behind = len(steps) + 1
+    placed = [
+        (code, *(behind - at - 1 if jump < 0 else jump for jump in (yes, no)), operand)
+        for at, (code, yes, no, operand) in enumerate(steps)
+    ]
+    return [*placed, (_RETURN, 0, 0, _ALLOW)]  # type: ignore[list-item]
+
+
+@cache
+def docker_profile(*, watches: bool = False) -> str:
+    """The text of a seccomp profile as Docker and podman take it."""
+    allowed = [*ALLOWED, *ALLOWED_32_BIT, *(WATCHES if watches else ())]
+    calls: list[dict[str, Any]] = [{"names": allowed, "action": "SCMP_ACT_ALLOW"}]
+    for name, (_, alternatives) in ALLOWED_IF.items():
+        for tests in alternatives:
+            for args in _arguments(tests):
+                calls.append({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args})
+    errors = dict(ABSENT) if watches else {**ABSENT, errno.EMFILE: WATCHES}
+    for code, absent in errors.items():
+        calls.append({"names": list(absent), "action": "SCMP_ACT_ERRNO", "errnoRet": code})
+    kinds = [("SCMP_ARCH_X86_64", ["SCMP_ARCH_X86"]), ("SCMP_ARCH_AARCH64", ["SCMP_ARCH_ARM"])]
+    return json.dumps(
+        {
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "archMap": [{"architecture": own, "subArchitectures": others} for own, others in kinds],
+            "syscalls": calls,
+        }
+    )
+
+
+def _arguments(tests: Iterable[Test]) -> list[list[dict[str, Any]]]:
+    """Alternatives of arguments, of all of which the profile allows one."""
+    fixed: list[dict[str, Any]] = []
+    spread: list[list[dict[str, Any]]] = [[]]
+    for test in tests:
+        match test:
+            case Is(mask=0):
+                fixed.append({"index": test.argument, "value": test.value, "op": "SCMP_CMP_EQ"})
+            case Is():
+                fixed.append(_masked(test.argument, test.mask, test.value))
+            case Not():
+                # The language knows no "not" for a part of an argument: some bit differs.
+                bits = ((1 << bit, test.value & 1 << bit) for bit in range(32))
+                spread = [[_masked(test.argument, mask, mask ^ value)] for mask, value in bits]
+    return [fixed + each for each in spread]
+
+
+def _masked(argument: int, mask: int, value: int) -> dict[str, Any]:
+    return {"index": argument, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

@@ -31,6 +31,10 @@ _NOTHING = 3
 _LEFTOVERS = b"__pycache__/\n*.py[cod]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n.hypothesis/\n.coverage\n"
 
 
+class PatchTooLarge(ValueError):
+    """The agent changed or deleted more than a patch may hold: graded as a failure."""
+
+
 @dataclass(frozen=True)
 class Diff:
     patch: bytes
@@ -54,7 +58,7 @@ class Bench:
 async def make_diff(
     sandbox: Sandbox, row: SweRow, snapshot: Snapshot, changes: Changes, bench: Bench, *, max_bytes: int
 ) -> Diff:
-    """`sandbox` is fresh and holds `row`'s repository (`snapshot`)."""
+    """`sandbox` is fresh and holds `row`'s repository (`snapshot`). Raises PatchTooLarge."""
     base, written = snapshot.base, dict(changes.written)
     if snapshot.pristine is None and written:
         # Images and attributes (line endings) may make a pristine file differ from its blob: then it is no change.
@@ -82,7 +86,7 @@ async def _ignored(sandbox: Sandbox, row: SweRow, new: list[bytes], base: Mappin
     rules = {path: entry for path, entry in base.items() if path.split(b"/")[-1] == b".gitignore"}
     files = {
         "index": index_of(rules, {}, frozenset(), row.base_commit),
-        "new": b"\0".join(new) + b"\0",
+        "new": b"".join(b"./" + path + b"\0" for path in new),  # ":(x)" alone would be read as a rule
         "leftovers": _LEFTOVERS,
         "tree/.keep": b"",
     }
@@ -99,7 +103,7 @@ async def _ignored(sandbox: Sandbox, row: SweRow, new: list[bytes], base: Mappin
         raise EnvironmentFault(
             f"task {row.task_id}: git check-ignore failed: {output.decode('utf-8', 'replace')[:500]}"
         )
-    return {path for path in output.split(b"\0") if path} if code == 0 else set()
+    return {path.removeprefix(b"./") for path in output.split(b"\0") if path} if code == 0 else set()
 
 
 def _without(written: Mapping[bytes, Content], winners: Mapping[bytes, Content]) -> dict[bytes, Content]:
@@ -152,7 +156,7 @@ async def _place(
             sandbox, f". {bench.folder}/place.sh", timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes, env=PLAIN_ENV
         )
     except ValueError as error:
-        raise EnvironmentFault(f"task {row.task_id}: the diff has {error}") from error
+        raise PatchTooLarge(f"the patch has {error}") from error
     if code != 0:
         raise EnvironmentFault(f"task {row.task_id}: git diff failed: {output.decode('utf-8', 'replace')[-1000:]}")
     return output

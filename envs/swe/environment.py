@@ -18,8 +18,16 @@ from typing import Any
 
 from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
-from envs.sandbox.contract import PathRefused, Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
-from envs.swe.diff import Bench, make_diff
+from envs.sandbox.contract import (
+    BY_COMMANDS,
+    PathRefused,
+    Sandbox,
+    SandboxBackend,
+    SandboxError,
+    SandboxLimits,
+    SandboxSpec,
+)
+from envs.swe.diff import Bench, Diff, PatchTooLarge, make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
@@ -103,25 +111,20 @@ class SWEEnvironment(Environment):
                 changes = await collect(sandbox, self.row.repo_dir, before, max_bytes=self.limits.patch_bytes)
             except Unreadable as error:
                 changes = error
+            except BY_COMMANDS as error:  # what the agent left running, if not an earlier command
+                changes = Unreadable(f"the agent's files cannot be read: {error}")
         except BaseException:
             await _discard(fresh_start)
             raise
         if isinstance(changes, Unreadable):
             await _discard(fresh_start)
-            return await self._verifier(b"") if self._verifier else _failed(self.row, str(changes))
-        if self._verifier is not None:
-            return await self._verifier(await self._patch(fresh_start, before, changes))
-        with _our_faults(self.row):
-            fresh, row = await self._same(fresh_start)
-            async with fresh:
-                diff, run = await diff_and_test(
-                    fresh,
-                    row,
-                    before,
-                    changes,
-                    timeout_s=_eval_timeout(self.row, self.limits),
-                    max_bytes=self.limits.patch_bytes,
-                )
+            return await self._unread(str(changes))
+        try:
+            if self._verifier is not None:
+                return await self._verifier(await self._patch(fresh_start, before, changes))
+            diff, run = await self._test(fresh_start, before, changes)
+        except PatchTooLarge as error:
+            return await self._unread(str(error))
         grade = judge(self.row, run, diff.patch)
         detail: dict[str, Any] = {
             **grade.detail,
@@ -129,6 +132,27 @@ class SWEEnvironment(Environment):
             "seconds": round(time.monotonic() - started, 4),
         }
         return dataclasses.replace(grade, detail=detail)
+
+    async def _unread(self, reason: str) -> Grade:
+        if self._verifier is None:
+            return _failed(self.row, reason)
+        grade = await self._verifier(b"")
+        return dataclasses.replace(grade, detail={**grade.detail, "reason": reason})
+
+    async def _test(
+        self, fresh_start: asyncio.Task[Provided], before: Snapshot, changes: Changes
+    ) -> tuple[Diff, TestRun]:
+        with _our_faults(self.row):
+            fresh, row = await self._same(fresh_start)
+            async with fresh:
+                return await diff_and_test(
+                    fresh,
+                    row,
+                    before,
+                    changes,
+                    timeout_s=_eval_timeout(self.row, self.limits),
+                    max_bytes=self.limits.patch_bytes,
+                )
 
     async def _patch(self, fresh_start: asyncio.Task[Provided], before: Snapshot, changes: Changes) -> bytes:
         with _our_faults(self.row):

@@ -19,7 +19,7 @@ from typing import Any
 
 from data.task import TaskError
 from envs.environment import EnvironmentFault, Grade
-from envs.sandbox.contract import ExecResult, Sandbox
+from envs.sandbox.contract import BY_COMMANDS, ExecResult, Sandbox
 from envs.swe.diff import Bench, Diff, make_diff, pack_files
 from envs.swe.git import RAW_ATTRIBUTES, quote, run_script
 from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
@@ -117,11 +117,15 @@ class Evaluation:
             start = f"PYTHONPATH={self.folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
             command = f"{start} SAO_NOTE={self.note} {command}"
         started = time.monotonic()
-        result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
-        run = _read_run(row, result, time.monotonic() - started, timeout_s)
-        if self.note and not run.reason:
-            sure = can_watch(row.log_parser, row.eval_script)
-            (compare if sure else compare_loosely)(run.parsed, await fetch_note(sandbox, self.note))
+        try:
+            result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
+            run = _read_run(row, result, time.monotonic() - started, timeout_s)
+            if self.note and not run.reason:
+                sure = can_watch(row.log_parser, row.eval_script)
+                (compare if sure else compare_loosely)(run.parsed, await fetch_note(sandbox, self.note))
+        except BY_COMMANDS as error:
+            seconds = time.monotonic() - started
+            return TestRun(ParsedLog(), "", -1, seconds, f"the tests ended their sandbox: {error}")
         return run
 
 

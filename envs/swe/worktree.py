@@ -34,6 +34,10 @@ _RACY_COARSE_S = 2.0
 """On file systems that keep whole seconds."""
 
 
+_LONGEST_PATH, _LONGEST_NAME = 3840, 255
+"""Bytes; the repository's own folder comes before a path."""
+
+
 class Unreadable(ValueError):
     """The work tree cannot be read back although its sandbox lives: the agent's doing, graded as a failure."""
 
@@ -125,6 +129,7 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
                 raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
     except OSError as error:
         raise Unreadable(f"the agent's files could not be staged for reading: {error}") from error
+    _check(present, contents)
     base, pristine = snapshot.base, snapshot.pristine or {}
     written = {
         path: content
@@ -136,6 +141,27 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
         path for path, entry in base.items() if path not in present and path in before and entry.mode != _SUBMODULE
     )
     return Changes(written, deleted)
+
+
+def _check(present: Collection[bytes], contents: Mapping[bytes, Content]) -> None:
+    """What lists and packs the files is the agent's sandbox's own: it may name what no work tree holds. Nothing of it
+    may reach the grader's sandbox."""
+    for path in present:
+        parts = path.split(b"/")
+        if not all(part not in (b"", b".", b"..") and len(part) <= _LONGEST_NAME for part in parts) or b"\0" in path:
+            raise Unreadable(f"the answer of the sandbox's tools names no file of a work tree: {_shown(path)}")
+        if len(path) > _LONGEST_PATH:
+            raise Unreadable(f"a path is longer than {_LONGEST_PATH} bytes: {_shown(path)}")
+        above = (b"/".join(parts[:i]) for i in range(1, len(parts)))
+        if file := next((each for each in above if each in present), None):
+            raise Unreadable(f"the answer of the sandbox's tools names a file as a folder: {_shown(file)}")
+    for path, content in contents.items():
+        if content.mode == "120000" and not (0 < len(content.data) <= 4095 and b"\0" not in content.data):
+            raise Unreadable(f"the answer of the sandbox's tools has a link that leads nowhere: {_shown(path)}")
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")[:200]
 
 
 async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
@@ -195,7 +221,7 @@ async def _read_archive(
         return read_tar(archive, max_bytes), code
     except EnvironmentFault as fault:
         raise await _whose(sandbox, fault) from fault
-    except (ValueError, tarfile.TarError) as error:
+    except (ValueError, ArithmeticError, LookupError, EOFError, RecursionError, tarfile.TarError) as error:
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envs.environment import EnvironmentFault
 from envs.sandbox.channelled import BASE_ENV
-from envs.sandbox.contract import ExecResult, Network, Sandbox, SandboxLimits, SandboxSpec
+from envs.sandbox.contract import BY_COMMANDS, ExecResult, Network, Sandbox, SandboxLimits, SandboxSpec
 from envs.swe.diff import pack_files
 from envs.swe.git import quote, run_script
 from envs.swe.grading import whole
@@ -80,6 +81,8 @@ class EvalRun:
     exit_code: int = 0
     seconds: float = 0.0
     timed_out: bool = False
+    ended: str = ""
+    """How what ran ended the sandbox, so that there is no log."""
     lost_bytes: int = 0
     """Bytes missing from the log's middle."""
     strange_bytes: int = 0
@@ -152,9 +155,13 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
     start = f"PYTHONPATH={folder}/start${{PYTHONPATH:+:$PYTHONPATH}} SAO_NOTE={note} " if watched else ""
     command = f"env {clean} {start}bash {folder}/eval.sh 2>&1"
     limit = timeout_of(row, limits)
-    result = await sandbox.exec(command, timeout_s=limit, cwd=row.swe.repo_dir)
+    began = time.monotonic()
+    try:
+        result = await sandbox.exec(command, timeout_s=limit, cwd=row.swe.repo_dir)
+        noted = await fetch_note(sandbox, note) if watched and not result.timed_out else b""
+    except BY_COMMANDS as error:
+        return EvalRun("", applied=applied, exit_code=-1, seconds=time.monotonic() - began, ended=str(error))
     run = _read(result, limit)
-    noted = await fetch_note(sandbox, note) if watched and not result.timed_out else b""
     return dataclasses.replace(run, applied=applied, watched=watched, note=noted)
 
 

@@ -174,6 +174,8 @@ class Grader:
         )
         if run.why_not:
             return _error(blank, ErrorKind.DOES_NOT_APPLY, run.why_not)
+        if run.ended:
+            return _error(blank, ErrorKind.SANDBOX_ENDED, run.ended)
         log = await asyncio.to_thread((place / "test_output.txt").resolve)
         if run.timed_out:
             reason, tier = await self.harness.classify(row.instance_id, log)

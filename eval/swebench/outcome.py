@@ -26,6 +26,8 @@ class ErrorKind(enum.StrEnum):
     DOES_NOT_APPLY = "patch_does_not_apply"
     BAD_BYTES = "patch_is_no_bytes"
     TIMED_OUT = "tests_timed_out"
+    SANDBOX_ENDED = "tests_ended_sandbox"
+    """What the tests ran on the patch killed the sandbox from inside, while the machine was well."""
     IMAGE = "image"
     OUT_OF_MEMORY = "out_of_memory"
     SANDBOX = "sandbox"
@@ -33,7 +35,7 @@ class ErrorKind(enum.StrEnum):
     HARNESS = "harness"
 
 
-ABOUT_MODEL = frozenset({ErrorKind.DOES_NOT_APPLY, ErrorKind.BAD_BYTES, ErrorKind.TIMED_OUT})
+ABOUT_MODEL = frozenset({ErrorKind.DOES_NOT_APPLY, ErrorKind.BAD_BYTES, ErrorKind.TIMED_OUT, ErrorKind.SANDBOX_ENDED})
 """Errors that the patch itself makes; the official report counts them as errors, and so does this one."""
 
 

@@ -13,7 +13,7 @@ from agent.episode import run_episode
 from agent.policy import EngineError, Generation, Policy, StopReason
 from data.trajectory import ExitReason, Status, Trajectory
 from envs.environment import EnvironmentFault
-from envs.sandbox.contract import SandboxDead, StartFailed
+from envs.sandbox.contract import EndedInside, OutOfDisk, OutOfMemory, SandboxDead, StartFailed
 from tests.agent.episode_support import FIX, VIEW, exit_of, identity, play, preset
 
 
@@ -33,6 +33,17 @@ def test_faults_keep_the_tokens_and_never_give_a_reward(renderer, World, phase, 
     assert made.outcome.reward is None
     assert made.turns == turns
     assert made.outcome.grade == {"phase": phase, "kind": type(error).__name__, "message": str(error)}
+
+
+@pytest.mark.parametrize("error", [EndedInside("killed"), OutOfMemory("filled"), OutOfDisk("full")])
+def test_a_sandbox_that_the_models_commands_ended_is_graded(renderer, World, error) -> None:
+    made = play(renderer, World(faults={"step": error}), [VIEW, FIX])
+    assert exit_of(made) == (Status.GRADED, ExitReason.SANDBOX_ENDED)
+    assert made.outcome.reward == 0.0
+    assert made.turns == 1
+    assert made.outcome.grade["sandbox_ended"] == str(error)
+    for phase in ("reset", "grade"):  # there no command of the model's runs
+        assert play(renderer, World(faults={phase: error}), [VIEW, FIX]).outcome.status is Status.INFRA_ERROR
 
 
 def test_engine_failure_is_an_infra_error(renderer, World) -> None:

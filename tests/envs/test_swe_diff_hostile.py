@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from data.task import Task
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxSpec
 from envs.sandbox.docker_backend import DockerBackend
-from envs.swe import read_row, worktree
+from envs.swe import SweLimits, read_row, worktree
 from envs.swe.diff import Bench, make_diff
 from envs.swe.repository import provide, record
 from envs.swe.worktree import collect
@@ -117,6 +118,85 @@ def test_replaced_tools_are_the_agents_doing(monkeypatch: pytest.MonkeyPatch, to
     grade = episode(shell(f"{FIX}; {script}"), task, backend=DockerBackend("hostile"))
     assert grade.reward == 0.0
     assert grade.detail["reason"]
+
+
+FORGED_TAR = """
+import io, sys, tarfile
+def member(name, data=b"x", link=None):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = (tarfile.SYMTYPE, link) if link is not None else (tarfile.REGTYPE, "")
+    info.size = 0 if link is not None else len(data)
+    archive.addfile(info, io.BytesIO(data))
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+    {members}
+"""
+FORGED = {
+    "names that climb": "member('./../../etc/cron.d/x')",
+    "absolute names": "member('/etc/passwd')",
+    "names with dots": "member('a/./b')",
+    "empty names between": "member('a//b')",
+    "a file that is a folder": "member('a'), member('a/b')",
+    "a name too long": "member('n' * 300)",
+    "a path too long": "member('/'.join(['n' * 200] * 30))",
+    "an empty link": "member('a', link='')",
+    "a link too long": "member('a', link='x' * 5000)",
+}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_answers_of_tar_are_the_agents_doing(name: str) -> None:
+    text = FORGED_TAR.format(members=FORGED[name])
+    tar = f"#!/bin/sh\nexec python3 - <<'END'\n{text}\nEND\n"
+
+    async def act(sandbox: Sandbox) -> None:
+        await sandbox.put("/usr/local/sbin/tar", tar.encode(), mode=0o755)
+
+    grade = episode(act, backend=DockerBackend("hostile"))
+    assert grade.reward == 0.0
+    assert "tools" in grade.detail["reason"] or "longer than" in grade.detail["reason"], grade.detail["reason"]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("path", ["./../../etc/passwd", "/etc/passwd", "./a/../b"])
+def test_forged_answers_of_find_are_the_agents_doing(path: str) -> None:
+    find = f"#!/bin/sh\nprintf '7 1.5 644 %s\\0' {path}\n"
+
+    async def act(sandbox: Sandbox) -> None:
+        await sandbox.put("/usr/local/sbin/find", find.encode(), mode=0o755)
+
+    grade = episode(act, tiny_task({"large.txt": "line\n" * 150_000}), backend=DockerBackend("hostile"))
+    assert grade.reward == 0.0
+    assert grade.detail["reason"]
+
+
+def test_names_that_git_takes_for_rules() -> None:
+    """`:(magic)` and `:!not` are rules where git expects paths."""
+    names = [
+        ":(top)x",
+        ":(nothing",
+        ":!y",
+        "*",
+        "-f",
+        "[a]",
+        "a\\b",
+        '"q"',
+        "with space",
+        "new\nline",
+        "#c",
+        "!n",
+    ]
+    script = "\n".join(f"printf x >./{shlex.quote(name)}" for name in names)
+    grade = episode(shell(f"{FIX}\n{script}"))
+    assert grade.reward == 1.0, grade.detail["reason"]
+    assert set(changed(grade)) == {*FIXED, *names}
+
+
+def test_more_deleted_than_a_patch_may_hold_is_a_graded_zero() -> None:
+    task = tiny_task({f"large{i}.txt": "line\n" * 100_000 for i in range(3)})
+    grade = episode(shell("rm large*"), task, limits=SweLimits(patch_bytes=1 << 18))
+    assert grade.reward == 0.0
+    assert "more than" in grade.detail["reason"]
 
 
 def test_a_machine_that_is_too_slow_is_no_agents_doing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from agent.faults import FaultStorm
 from data.journal import Journal
 from data.task import TaskError
+from envs.sandbox.channel_text import Helpers
 from envs.sandbox.contract import ImageMissing, OutOfMemory, Sandbox, SandboxSpec, StartFailed
 from envs.sandbox.embedded import EmbeddedBackend
 from eval.errors import EvalError
@@ -225,6 +226,24 @@ def test_a_broken_machine_stops_the_run(tmp_path: Path) -> None:
     work = [(small_row(f"small__s-{number}"), GOLD) for number in range(9)]
     with pytest.raises(FaultStorm, match="3 instances in a row"):
         grade_small(work, tmp_path, backend=lambda: Faulty(*[StartFailed("no")] * 99), settings=settings)
+
+
+class Fragile(EmbeddedBackend):
+    """Its sandboxes can be killed from inside."""
+
+    def __init__(self) -> None:
+        super().__init__("fragile-tests", helpers=Helpers.NEVER)
+
+
+def test_patches_that_kill_their_sandbox_are_the_models_and_stop_no_run(tmp_path: Path) -> None:
+    kill = "import os\nfor name in os.listdir('/proc'):\n    if name.isdigit() and int(name) != os.getpid():\n        "
+    kill += "try: os.kill(int(name), 9)\n        except OSError: pass\n"
+    work = [(small_row(f"small__k-{number}"), diff({"calc.py": kill.encode()}).decode()) for number in range(4)]
+    settings = GradeSettings(workers=1, tries=3, backoff_s=30.0, storm_limit=1)
+    for graded in grade_small(work, tmp_path, backend=Fragile, settings=settings):
+        assert (graded.error, graded.about_model, graded.score) == (ErrorKind.SANDBOX_ENDED, True, 0.0)
+        assert graded.attempts == 1
+        assert "what ran in it" in graded.reason
 
 
 class Slow(Harness):
