@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from envs.aside import aside
 from envs.environment import Observation, ToolCall
 from envs.sandbox.contract import Sandbox
 from envs.tools import text
@@ -57,7 +58,9 @@ class PythonTool:
         except OSError as error:
             return Observation(text.error_text("cannot_write", str(error)), error="cannot_write")
         made = await sandbox.exec(f"python3 -X utf8 {file}", timeout_s=seconds, cwd=WORKDIR)
-        shown = text.bash_text(
+        shown = await aside(
+            len(made.output),
+            text.bash_text,
             made.output,
             made.exit_code,
             timed_out_after_s=seconds if made.timed_out else None,

@@ -207,8 +207,11 @@ class EditRefused(ValueError):
     """`str_replace` cannot be done; `name` names the error, the text tells the model what to do."""
 
     def __init__(self, name: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(name, message)
         self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def replace_once(path: str, data: bytes, old_str: str, new_str: str) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envs.aside import TooHard, aside
 from envs.environment import Observation, ToolCall
 from envs.sandbox.contract import PathRefused, Sandbox
 from envs.tools import text
@@ -59,6 +60,8 @@ class ToolSet:
             observation = await getattr(self, f"_{call.name}")(sandbox, repo_dir, **arguments)
         except (CallError, text.EditRefused) as error:
             observation = Observation(text.error_text(error.name, str(error)), error=error.name)
+        except TooHard as error:
+            observation = Observation(text.error_text("too_hard", f"{call.name}: {error}."), error="too_hard")
         shown = text.cap(observation.text, self.limits.observation_chars)
         return Observation(shown, observation.done, observation.error)
 
@@ -82,7 +85,9 @@ class ToolSet:
         except UnicodeEncodeError as error:
             raise CallError("bad_text", "command is not valid Unicode.") from error
         result = await sandbox.exec(command, timeout_s=seconds, cwd=repo_dir, env=env)
-        shown = text.bash_text(
+        shown = await aside(
+            len(result.output),
+            text.bash_text,
             result.output,
             result.exit_code,
             timed_out_after_s=seconds if result.timed_out else None,
@@ -102,14 +107,16 @@ class ToolSet:
         lines = text.count_lines(data)
         if start is not None and start > max(lines, 1):
             raise CallError("bad_value", f"view: {path} has {lines} lines, start is {start}.")
-        return Observation(text.view_text(data, start, end))
+        return Observation(await aside(len(data), text.view_text, data, start, end))
 
     async def _str_replace(self, sandbox: Sandbox, repo_dir: str, path: str, old_str: str, new_str: str) -> Observation:
         try:
             data = await self._read(sandbox, repo_dir, path)
         except IsADirectoryError:
             raise CallError("is_a_directory", f"{path} is a directory: str_replace edits files.") from None
-        await self._write(sandbox, repo_dir, path, text.replace_once(path, data, old_str, new_str), new=False)
+        size = len(data) + len(old_str) + len(new_str)
+        made = await aside(size, text.replace_once, path, data, old_str, new_str)
+        await self._write(sandbox, repo_dir, path, made, new=False)
         return Observation(text.edited_text(path))
 
     async def _create(self, sandbox: Sandbox, repo_dir: str, path: str, content: str) -> Observation:
@@ -122,7 +129,8 @@ class ToolSet:
             return await sandbox.get(target, max_bytes=self.limits.file_bytes)
         except (FileNotFoundError, NotADirectoryError):
             known = await self._files(sandbox, repo_dir)
-            raise CallError("no_such_file", text.not_found_text(path, known)) from None
+            size = len(path) + sum(map(len, known))
+            raise CallError("no_such_file", await aside(size, text.not_found_text, path, known)) from None
         except PermissionError:
             raise CallError("permission_denied", f"{path} may not be read.") from None
         except PathRefused:
