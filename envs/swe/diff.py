@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from data.tarball import Member, pack
+from envs.aside import TooHard, aside
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import EXPORTS, PLAIN_ENV, quote, read_output
@@ -112,6 +113,46 @@ def _without(written: Mapping[bytes, Content], winners: Mapping[bytes, Content])
     return {path: content for path, content in written.items() if path not in winners and path not in lost}
 
 
+def _staged(
+    place: tuple[str, str],
+    base: Mapping[bytes, Entry],
+    written: Mapping[bytes, Content],
+    deleted: frozenset[bytes],
+    bench: Bench,
+) -> tuple[bytes, bool]:
+    """What goes into the driver's folder, and whether its script has anything to do. `place`: repository and commit.
+
+    Blobs travel under their ids, never under the agent's path names. A path that turns from file to folder (or back)
+    loses its old entry."""
+    repo_dir, base_commit = place
+    gone = deleted | displaced(written, base)
+    tests = bench.tests or {}
+    both = {**_without(written, tests), **tests}
+    contents = (*written.values(), *tests.values())
+    files = {f"git/{name}": data for name, data in git_folder(repo_dir, base_commit, contents).items()}
+    steps = [
+        'cd "$D" || exit 9; exec 3>&1 >"$W/log" 2>&1',
+        'fail() { tail -c 1000 "$W/log" >&3; exit 9; }',
+        'export GIT_DIR="$W/git" GIT_WORK_TREE="$D"',
+    ]
+    if written or gone:
+        files["git/index"] = index_of(base, written, gone, base_commit)
+        steps.append(_DIFF)
+    if bench.tests is not None:
+        if gone:
+            files["gone"] = b"".join(path + b"\0" for path in sorted(gone))
+            steps.append(_DROP)
+        if both:
+            files["git/placed"] = index_of(base, both, gone | displaced(both, base), base_commit)
+            files["list"] = b"".join(path + b"\0" for path in sorted(both))
+            steps.append(_WRITE)
+    if len(steps) == _NOTHING:
+        return pack_files(bench.files) if bench.files else b"", False
+    variables = f"D={quote(repo_dir)} B={base_commit} W={bench.folder}\n"
+    files["place.sh"] = (EXPORTS + variables + "\n".join(steps)).encode()
+    return pack_files({**files, **bench.files}), True
+
+
 async def _place(
     sandbox: Sandbox,
     row: SweRow,
@@ -121,36 +162,16 @@ async def _place(
     bench: Bench,
     max_bytes: int,
 ) -> bytes:
-    """Blobs travel under their ids, never under the agent's path names. A path that turns from file to folder (or back)
-    loses its old entry."""
-    gone = deleted | displaced(written, base)
-    tests = bench.tests or {}
-    both = {**_without(written, tests), **tests}
-    contents = (*written.values(), *tests.values())
-    files = {f"git/{name}": data for name, data in git_folder(row.repo_dir, row.base_commit, contents).items()}
-    steps = [
-        'cd "$D" || exit 9; exec 3>&1 >"$W/log" 2>&1',
-        'fail() { tail -c 1000 "$W/log" >&3; exit 9; }',
-        'export GIT_DIR="$W/git" GIT_WORK_TREE="$D"',
-    ]
-    if written or gone:
-        files["git/index"] = index_of(base, written, gone, row.base_commit)
-        steps.append(_DIFF)
-    if bench.tests is not None:
-        if gone:
-            files["gone"] = b"".join(path + b"\0" for path in sorted(gone))
-            steps.append(_DROP)
-        if both:
-            files["git/placed"] = index_of(base, both, gone | displaced(both, base), row.base_commit)
-            files["list"] = b"".join(path + b"\0" for path in sorted(both))
-            steps.append(_WRITE)
-    if len(steps) == _NOTHING:
-        if bench.files:
-            await sandbox.put_tar(bench.folder, pack_files(bench.files))
+    size = sum(len(path) + len(content.data) + 100 for path, content in written.items())
+    place = (row.repo_dir, row.base_commit)
+    try:
+        archive, diffs = await aside(size, _staged, place, base, written, deleted, bench)
+    except TooHard as error:
+        raise PatchTooLarge(f"the changes cannot be made a patch: {error}") from error
+    if archive:
+        await sandbox.put_tar(bench.folder, archive)
+    if not diffs:
         return b""
-    variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={bench.folder}\n"
-    files["place.sh"] = (EXPORTS + variables + "\n".join(steps)).encode()
-    await sandbox.put_tar(bench.folder, pack_files({**files, **bench.files}))
     try:
         output, code = await read_output(
             sandbox, f". {bench.folder}/place.sh", timeout_s=_TIMEOUT_S, max_bytes=4 * max_bytes, env=PLAIN_ENV

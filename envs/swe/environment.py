@@ -29,7 +29,7 @@ from envs.sandbox.contract import (
 )
 from envs.swe.diff import Bench, Diff, PatchTooLarge, make_diff
 from envs.swe.git import AGENT_ENV
-from envs.swe.grading import TestRun, diff_and_test, judge, run_tests
+from envs.swe.grading import TestRun, diff_and_test, judge, judge_aside, run_tests
 from envs.swe.parsers import ParsedLog, find_parser
 from envs.swe.provided import Provided, start_provided
 from envs.swe.repository import record
@@ -125,7 +125,7 @@ class SWEEnvironment(Environment):
             diff, run = await self._test(fresh_start, before, changes)
         except PatchTooLarge as error:
             return await self._unread(str(error))
-        grade = judge(self.row, run, diff.patch)
+        grade = await judge_aside(self.row, run, diff.patch)
         detail: dict[str, Any] = {
             **grade.detail,
             "ignored": [path.decode("utf-8", "backslashreplace") for path in diff.ignored[:50]],
@@ -188,7 +188,7 @@ async def grade_patch(row: SweRow, backend: SandboxBackend, patch: bytes, limits
     limits = limits or SweLimits()
     started = time.monotonic()
     run = await run_fresh(row, backend, patch, limits)
-    grade = judge(row, run, patch)
+    grade = await judge_aside(row, run, patch)
     return dataclasses.replace(grade, detail={**grade.detail, "seconds": round(time.monotonic() - started, 4)})
 
 

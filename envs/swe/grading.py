@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data.task import TaskError
+from envs.aside import TooHard, aside
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import BY_COMMANDS, ExecResult, Sandbox
 from envs.swe.diff import Bench, Diff, make_diff, pack_files
@@ -119,14 +120,15 @@ class Evaluation:
         started = time.monotonic()
         try:
             result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
-            run = _read_run(row, result, time.monotonic() - started, timeout_s)
-            if self.note and not run.reason:
-                sure = can_watch(row.log_parser, row.eval_script)
-                (compare if sure else compare_loosely)(run.parsed, await fetch_note(sandbox, self.note))
+            seconds = time.monotonic() - started
+            note = await fetch_note(sandbox, self.note) if self.note and not result.timed_out else None
+            size = len(result.output) + len(note or b"")
+            return await aside(size, _read_run, row, result, seconds, timeout_s, note)
+        except TooHard as error:
+            return TestRun(ParsedLog(), "", result.exit_code, seconds, f"the test log cannot be read: {error}")
         except BY_COMMANDS as error:
             seconds = time.monotonic() - started
             return TestRun(ParsedLog(), "", -1, seconds, f"the tests ended their sandbox: {error}")
-        return run
 
 
 def self_applied(row: SweRow) -> bool:
@@ -173,7 +175,8 @@ def whole(patch: bytes) -> bytes:
     return patch if not patch or patch.endswith(b"\n") else patch + b"\n"
 
 
-def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float) -> TestRun:
+def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float, note: bytes | None) -> TestRun:
+    """`note`: the witness's, None where the command was not watched."""
     log = result.text
     if result.timed_out:
         reason = f"the tests did not end within {timeout_s:g} s"
@@ -195,7 +198,28 @@ def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float)
         parsed.distrust(f"the log is too long: {result.truncated} bytes are missing from its middle")
     for why in suspicious:
         parsed.distrust(why)
-    return TestRun(parsed, log, result.exit_code, seconds)
+    if note is not None:
+        (compare if can_watch(row.log_parser, row.eval_script) else compare_loosely)(parsed, note)
+    return TestRun(_bounded(parsed, row), log, result.exit_code, seconds)
+
+
+def _bounded(parsed: ParsedLog, row: SweRow) -> ParsedLog:
+    """Forged lines can name millions of tests: what the row names is kept, and enough of the rest."""
+    named = {*row.fail_to_pass, *row.pass_to_pass, *(row.expected or ())}
+    rest = itertools.islice((name for name in parsed.outcomes if name not in named), _MOST_TESTS)
+    kept = {name: parsed.outcomes[name] for name in (*named, *rest) if name in parsed.outcomes}
+    return ParsedLog(
+        kept if len(kept) < len(parsed.outcomes) else parsed.outcomes,
+        [why[:_LONGEST_FLAG] for why in parsed.suspicious[:_MOST_SUSPICIOUS]],
+    )
+
+
+async def judge_aside(row: SweRow, run: TestRun, patch: bytes) -> Grade:
+    """`judge`, away from the loop where there is much to read."""
+    try:
+        return await aside(len(patch) + 64 * len(run.parsed.outcomes), judge, row, run, patch)
+    except TooHard as error:
+        raise EnvironmentFault(f"task {row.task_id}: the patch cannot be judged: {error}") from error
 
 
 def judge(row: SweRow, run: TestRun, patch: bytes, *, log_chars: int = 4000) -> Grade:
@@ -250,6 +274,9 @@ _CONFIG_FILE = re.compile(
     rb"^\+\+\+ b/(?P<path>(?:[^\n]*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml))$", re.MULTILINE
 )
 _MOST_FLAGS = 20
+_MOST_SUSPICIOUS, _LONGEST_FLAG = 100, 1000
+_MOST_TESTS = 50_000
+"""Of a log, beside those that the row names."""
 _LONGEST_PATH = 4096
 _WRITTEN = re.compile(rb"^\+\+\+ b/([^\n]*)$", re.MULTILINE)
 _FORGERY = re.compile(

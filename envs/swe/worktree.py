@@ -12,9 +12,11 @@ import io
 import secrets
 import tarfile
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
+from envs.aside import TooHard, aside
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import PLAIN_ENV, quote, read_output, run_script
@@ -26,6 +28,8 @@ _SUBMODULE = "160000"
 _GONE = 7
 _CHANGED_WHILE_READ = 1
 """tar's exit code when a background process of the agent still writes: what was read counts."""
+MOST_FILES = 50_000
+"""Changed or new files that are read; more is graded as a failure."""
 _MAX_LISTING = 64 << 20
 _RACY_S = 0.02
 """A file changed this shortly before the record could change again without a new ctime (clocks tick at >= 100 Hz)."""
@@ -36,6 +40,9 @@ _RACY_COARSE_S = 2.0
 
 _LONGEST_PATH, _LONGEST_NAME = 3840, 255
 """Bytes; the repository's own folder comes before a path."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Unreadable(ValueError):
@@ -113,34 +120,84 @@ def parse_listing(listing: bytes) -> dict[bytes, Stat]:
 
 
 async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_bytes: int) -> Changes:
-    """Raises Unreadable when the tree is gone, holds more than max_bytes of changes, or its tools were broken."""
+    """Raises Unreadable when the tree is gone, holds more than max_bytes of changes, or its tools were broken.
+
+    What the agent can make long is read in a process of its own (`envs.aside`)."""
     try:
         if snapshot.files is None:
-            everything = await _fetch_all(sandbox, repo_dir, max_bytes=max_bytes)
-            modules = _modules(snapshot)
-            contents = {path: content for path, content in everything.items() if not path.startswith(modules)}
-            present: Collection[bytes] = contents
-        else:
-            present = after = await _list(sandbox, repo_dir)
-            suspects = _suspects(after, snapshot)
-            contents = await fetch(sandbox, repo_dir, suspects, max_bytes=max_bytes)
-            if missing := [path for path in suspects if path not in contents]:
-                names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
-                raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
+            return await _fetch_all(sandbox, repo_dir, snapshot, max_bytes=max_bytes)
+        listing = await _list(sandbox, repo_dir)
+        suspects, deleted = await _apart(len(listing), _listed, listing, snapshot)
+        written = await _fetch_changed(sandbox, repo_dir, suspects, snapshot, max_bytes=max_bytes)
     except OSError as error:
         raise Unreadable(f"the agent's files could not be staged for reading: {error}") from error
-    _check(present, contents)
+    return Changes(written, deleted)
+
+
+async def _apart(size: int, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    try:
+        return await aside(size, work, *arguments, **named)
+    except TooHard as error:
+        raise Unreadable(f"the agent's files cannot be read: {error}") from error
+    except (ValueError, ArithmeticError, LookupError, EOFError, RecursionError, tarfile.TarError) as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(f"the changed files cannot be read back: {error}") from error
+
+
+def _listed(listing: bytes, snapshot: Snapshot) -> tuple[list[bytes], frozenset[bytes]]:
+    """Paths that may have changed, and those of the base tree that are gone."""
+    after = parse_listing(listing)
+    _check(after, {})
+    suspects = _suspects(after, snapshot)
+    _count(suspects)
+    return suspects, _deleted(after, snapshot)
+
+
+def _count(paths: Collection[bytes]) -> None:
+    if len(paths) > MOST_FILES:
+        raise Unreadable(f"{len(paths)} files were changed or added, at most {MOST_FILES} are read")
+
+
+def _deleted(present: Collection[bytes], snapshot: Snapshot) -> frozenset[bytes]:
+    before: Collection[bytes] = snapshot.files if snapshot.files is not None else snapshot.pristine or {}
+    return frozenset(
+        path
+        for path, entry in snapshot.base.items()
+        if path not in present and path in before and entry.mode != _SUBMODULE
+    )
+
+
+def _unpacked(archive: bytes, snapshot: Snapshot, max_bytes: int) -> Changes:
+    """Of an archive of the whole work tree."""
+    modules = _modules(snapshot)
+    contents = {
+        path: content
+        for path, content in read_tar(archive, max_bytes).items()
+        if not (in_git(path) or path.startswith(modules))
+    }
+    _check(contents, contents)
+    return Changes(_differing(contents, snapshot), _deleted(contents, snapshot))
+
+
+def _unpacked_some(
+    archive: bytes, paths: list[bytes], snapshot: Snapshot, max_bytes: int
+) -> tuple[dict[bytes, Content], list[bytes]]:
+    """What differs in an archive of `paths`, and which of them it lacks."""
+    contents = read_tar(archive, max_bytes)
+    _check(contents, contents)
+    return _differing(contents, snapshot), [path for path in paths if path not in contents]
+
+
+def _differing(contents: Mapping[bytes, Content], snapshot: Snapshot) -> dict[bytes, Content]:
     base, pristine = snapshot.base, snapshot.pristine or {}
     written = {
         path: content
         for path, content in contents.items()
         if not (same(content, base.get(path)) or same(content, pristine.get(path)))
     }
-    before: Collection[bytes] = snapshot.files if snapshot.files is not None else pristine
-    deleted = frozenset(
-        path for path, entry in base.items() if path not in present and path in before and entry.mode != _SUBMODULE
-    )
-    return Changes(written, deleted)
+    _count(written)
+    return written
 
 
 def _check(present: Collection[bytes], contents: Mapping[bytes, Content]) -> None:
@@ -164,7 +221,7 @@ def _shown(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace")[:200]
 
 
-async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
+async def _list(sandbox: Sandbox, repo_dir: str) -> bytes:
     script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}\n{LISTING} 2>/dev/null"
     try:
         for attempt in (1, 2):
@@ -174,14 +231,13 @@ async def _list(sandbox: Sandbox, repo_dir: str) -> dict[bytes, Stat]:
             if code == 0 or attempt == 2:
                 break
             await _unlock(sandbox, repo_dir)
-        after = parse_listing(listing)
     except EnvironmentFault as fault:
         raise await _whose(sandbox, fault) from fault
     except ValueError as error:
         raise Unreadable(f"the repository's files cannot be listed: {error}") from error
     if code != 0:
         raise Unreadable(f"{repo_dir} is gone" if code == _GONE else "the repository's files cannot be listed")
-    return after
+    return listing
 
 
 async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
@@ -192,7 +248,7 @@ async def _unlock(sandbox: Sandbox, repo_dir: str) -> None:
     await run_script(sandbox, script, timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
 
 
-async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict[bytes, Content]:
+async def _fetch_all(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_bytes: int) -> Changes:
     """The whole work tree but .git, in one command."""
     script = f"cd {quote(repo_dir)} 2>/dev/null || exit {_GONE}"
     script += f"; tar -cf - --exclude=./.git {_TAR_OPTIONS} . 2>/dev/null"
@@ -203,7 +259,7 @@ async def _fetch_all(sandbox: Sandbox, repo_dir: str, *, max_bytes: int) -> dict
         if attempt == 2:
             raise Unreadable(f"{repo_dir} is gone" if code == _GONE else "the repository's files cannot be read")
         await _unlock(sandbox, repo_dir)
-    return {path: content for path, content in archive.items() if not in_git(path)}
+    return await _apart(len(archive), _unpacked, archive, snapshot, max_bytes)
 
 
 def in_git(path: bytes) -> bool:
@@ -211,17 +267,14 @@ def in_git(path: bytes) -> bool:
     return any(part.lower() == b".git" for part in path.split(b"/"))
 
 
-async def _read_archive(
-    sandbox: Sandbox, script: str, max_bytes: int, *, last: bool = False
-) -> tuple[dict[bytes, Content], int]:
+async def _read_archive(sandbox: Sandbox, script: str, max_bytes: int, *, last: bool = False) -> tuple[bytes, int]:
     try:
-        archive, code = await read_output(
+        return await read_output(
             sandbox, script, timeout_s=COLLECT_TIMEOUT_S, max_bytes=max_bytes, env=PLAIN_ENV, last=last
         )
-        return read_tar(archive, max_bytes), code
     except EnvironmentFault as fault:
         raise await _whose(sandbox, fault) from fault
-    except (ValueError, ArithmeticError, LookupError, EOFError, RecursionError, tarfile.TarError) as error:
+    except ValueError as error:
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
 
 
@@ -260,20 +313,51 @@ def same(content: Content, entry: Entry | None) -> bool:
 
 async def fetch(sandbox: Sandbox, repo_dir: str, paths: Iterable[bytes], *, max_bytes: int) -> dict[bytes, Content]:
     """Contents by path; paths that cannot be read are absent. Raises Unreadable above max_bytes."""
-    paths = list(paths)
+    asked = list(paths)
+
+    async def read(archive: bytes) -> tuple[dict[bytes, Content], list[bytes]]:
+        contents = await _apart(len(archive), read_tar, archive, max_bytes)
+        return contents, [path for path in asked if path not in contents]
+
+    return (await _fetch(sandbox, repo_dir, asked, max_bytes, read))[0] if asked else {}
+
+
+async def _fetch_changed(
+    sandbox: Sandbox, repo_dir: str, paths: list[bytes], snapshot: Snapshot, *, max_bytes: int
+) -> dict[bytes, Content]:
+    """Those of `paths` that differ from what was there before."""
+
+    async def read(archive: bytes) -> tuple[dict[bytes, Content], list[bytes]]:
+        return await _apart(len(archive), _unpacked_some, archive, paths, snapshot, max_bytes)
+
     if not paths:
         return {}
+    written, missing = await _fetch(sandbox, repo_dir, paths, max_bytes, read)
+    if missing:
+        names = ", ".join(path.decode("utf-8", "replace") for path in missing[:3])
+        raise Unreadable(f"{len(missing)} changed files cannot be read: {names}")
+    return written
+
+
+async def _fetch(
+    sandbox: Sandbox,
+    repo_dir: str,
+    paths: list[bytes],
+    max_bytes: int,
+    read: Callable[[bytes], Awaitable[tuple[dict[bytes, Content], list[bytes]]]],
+) -> tuple[dict[bytes, Content], list[bytes]]:
+    """What `read` makes of an archive of `paths`, and which of them cannot be read."""
     names = f"/tmp/.driver-{secrets.token_hex(8)}"
     await sandbox.put(names, b"\0".join(b"./" + path for path in paths) + b"\0")
     listed = f"--null --no-recursion --ignore-failed-read -T {names}"
     script = f"cd {quote(repo_dir)} && tar -cf - {_TAR_OPTIONS} {listed} 2>/dev/null"
-    contents, _ = await _read_archive(sandbox, script, max_bytes)
-    if any(path not in contents for path in paths):
+    made = await read((await _read_archive(sandbox, script, max_bytes))[0])
+    if made[1]:
         unlock = f"cd {quote(repo_dir)} && xargs -0 chmod u+r <{names} 2>/dev/null; true"
         await run_script(sandbox, unlock, timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
-        contents, _ = await _read_archive(sandbox, script, max_bytes)
+        made = await read((await _read_archive(sandbox, script, max_bytes))[0])
     await run_script(sandbox, f"rm -f {names}", timeout_s=COLLECT_TIMEOUT_S, env=PLAIN_ENV)
-    return contents
+    return made
 
 
 def read_tar(archive: bytes, max_bytes: int) -> dict[bytes, Content]:
