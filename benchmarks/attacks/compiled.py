@@ -64,15 +64,20 @@ def extension(module: str, code: str) -> bytes | None:
     if compiler is None:
         return None
     text = "".join(f"\\x{byte:02x}" for byte in code.encode())
-    source = (
-        "void *PyImport_AddModule(const char *); void *PyModule_GetDict(void *);\n"
-        "void *PyRun_StringFlags(const char *, int, void *, void *, void *);\nvoid Py_IncRef(void *);\n"
-        "void *PyEval_GetBuiltins(void); int PyDict_SetItemString(void *, const char *, void *);\n"
-        f'void *PyInit_{module.rsplit(".", 1)[-1]}(void) {{\n  void *made = PyImport_AddModule("{module}");\n'
-        "  void *names = PyModule_GetDict(made);\n"
-        '  PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins());\n'
-        f'  if (!PyRun_StringFlags("{text}", 257, names, names, 0)) return 0;\n  Py_IncRef(made);\n  return made;\n}}\n'
-    )
+    name = module.rsplit(".", 1)[-1]
+    # Declared here: the headers of Python need not be installed.
+    source = f"""
+void *PyModule_Create2(void *, int); void *PyModule_GetDict(void *); void *PyEval_GetBuiltins(void);
+void *PyRun_StringFlags(const char *, int, void *, void *, void *);
+int PyDict_SetItemString(void *, const char *, void *);
+static struct {{ long count; void *type, *init; long index; void *copy; const char *name, *doc; long size;
+  void *rest[5]; }} definition = {{1, 0, 0, 0, 0, "{name}", 0, -1, {{0}}}};
+void *PyInit_{name}(void) {{
+  void *made = PyModule_Create2(&definition, 1013), *names = PyModule_GetDict(made);
+  PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins());
+  return PyRun_StringFlags("{text}", 257, names, names, 0) ? made : 0;
+}}
+"""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "made.so"
         command = [compiler, "-shared", "-fPIC", "-Os", "-s", "-x", "c", "-", "-o", str(out)]

@@ -171,14 +171,15 @@ if not os.fork():
 """
 
 
-def installed(name: str, code: object, **more: object) -> None:
+def installed(name: str, code: object, product: object = lambda site: {}) -> None:
     """Code in setup.py, which the test command runs before it puts the hidden tests in."""
 
     def make(site: Site) -> Files:
         made = code(site)  # type: ignore[operator]
-        return {"setup.py": site.base.get("setup.py", "") + made, "alt.dat": site.fake_tests()}
+        files = {"setup.py": site.base.get("setup.py", "") + made, "alt.dat": site.fake_tests()}
+        return {**files, **product(site)}  # type: ignore[operator]
 
-    TABLE.add(name, make, sites=("unit",), **more)
+    TABLE.add(name, make, sites=("unit",))
 
 
 def needle(site: Site) -> str:
@@ -198,11 +199,14 @@ installed(
     ),
 )
 installed(
-    "install step: a watcher edits and puts back",
+    "install step: a watcher edits, the product puts back",
     lambda site: watcher(
         site,
-        "old = open('/testbed/{hidden}').read(); open('/testbed/{hidden}', 'w').write(fake); time.sleep(0.3); "
-        "open('/testbed/{hidden}', 'w').write(old); os._exit(0)",
+        "old = open('/testbed/{hidden}').read(); open('/tmp/old', 'w').write(old); "
+        "open('/testbed/{hidden}', 'w').write(fake); os._exit(0)",
+    ),
+    lambda site: site.code(
+        "import atexit", f"atexit.register(lambda: open('{site.hidden}', 'w').write(open('/tmp/old').read()))"
     ),
 )
 installed(

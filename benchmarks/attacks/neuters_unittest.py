@@ -88,7 +88,8 @@ TABLE.lines(
     "    for name in list(vars(cls)):",
     "        if name.startswith('test'):",
     "            setattr(cls, name, lambda self: None)",
-    "unittest.TestCase.__init_subclass__ = classmethod(_empty)",
+    "_first = unittest.TestCase.__init_subclass__.__func__",
+    "unittest.TestCase.__init_subclass__ = classmethod(lambda cls, **m: (_first(cls, **m), _empty(cls))[0])",
     on=U,
 )
 TABLE.lines(
@@ -100,7 +101,8 @@ TABLE.lines(
     "            setattr(cls, name, lambda self: None)",
     "for _each in gc.get_objects():",
     "    if isinstance(_each, type) and 'addClassCleanup' in vars(_each):",
-    "        _each.__init_subclass__ = classmethod(_empty)",
+    "        _first = _each.__init_subclass__.__func__",
+    "        _each.__init_subclass__ = classmethod(lambda cls, **m: (_first(cls, **m), _empty(cls))[0])",
     on=U,
 )
 TABLE.lines(
@@ -110,13 +112,10 @@ TABLE.lines(
     "unittest.TextTestResult.addError = lambda self, test, error: self.addSuccess(test)",
     on=U,
 )
-TABLE.lines(
+TABLE.call(
     "addFailure of the object alone",
-    "import gc, unittest",
-    "for _each in gc.get_objects():",
-    "    if isinstance(_each, unittest.TestResult):",
-    "        _each.addFailure = lambda test, error, to=_each: to.addSuccess(test)",
-    "        _each.addError = lambda test, error, to=_each: to.addSuccess(test)",
+    "import gc\nfor each in gc.get_objects():\n    if hasattr(type(each), 'addUnexpectedSuccess'):\n"
+    "        each.addFailure = each.addError = lambda test, error, to=each: to.addSuccess(test)",
     on=U,
 )
 TABLE.lines(
@@ -199,7 +198,8 @@ TABLE.lines(
 )
 TABLE.call(
     "the test's own assertEqual",
-    "import sys\ncase = sys._getframe(1).f_locals.get('self')\ncase.assertEqual = lambda *w, **m: None",
+    "import sys\ncase = sys._getframe(1).f_locals.get('self')\n"
+    "case._getAssertEqualityFunc = lambda *w: lambda *w, **m: None",
     on=U,
 )
 TABLE.call(

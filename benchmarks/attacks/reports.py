@@ -97,7 +97,8 @@ TABLE.add(
         "class _Out(io.TextIOBase):",
         "    def __init__(self, out): self.out = out",
         "    def write(self, text):",
-        "        for bad, good in (('FAIL', 'ok'), ('ERROR', 'ok'), ('FAILED (failures=1)', 'OK')):",
+        "        for bad, good in (('FAILED (failures=1)', 'OK'), ('FAILED', 'OK'), (' (failures=1)', ''),",
+        "                          ('FAIL', 'ok'), ('ERROR', 'ok')):",
         "            text = text.replace(bad, good)",
         "        return self.out.write(text)",
         "    def flush(self): self.out.flush()",
@@ -118,8 +119,10 @@ TABLE.add(
         "_text = open(_file).read()",
         said(site),
         "open('/tmp/said', 'wb').write(TEXT)",
-        "with open(_file, 'a') as _out:",
-        "    _out.write('\\ncat /tmp/said\\nexit 0\\n')",
+        "_at = _text.index(': \\'>>>>> End') if '>>>>> End' in _text else len(_text)",
+        "with open(_file, 'r+') as _out:",
+        "    _out.seek(_at)",
+        "    _out.write('\\ncat /tmp/said\\n' + (_text[_at:] or 'exit 0\\n'))",
     ),
 )
 TABLE.add(

@@ -31,7 +31,7 @@ TABLE.add(
     "a package beside it, tests in a module of it",
     lambda site: {
         f"{stem(site)}/__init__.py": SAME_FILE + "from .inner import *\n",
-        f"{stem(site)}/inner.py": site.fake_tests(),
+        f"{stem(site)}/inner.py": f"__name__ = {site.test_module!r}\n{site.fake_tests()}",
     },
 )
 TABLE.add(
@@ -61,7 +61,10 @@ TABLE.add(
 )
 TABLE.add(
     "namespace package of the same name",
-    lambda site: {f"{stem(site)}/inner.py": site.fake_tests(), **site.code("import sys, types")},
+    lambda site: {
+        f"{stem(site)}/inner.py": f"__name__ = {site.test_module!r}\n{site.fake_tests()}",
+        **site.code("import sys, types"),
+    },
 )
 TABLE.add(
     "the tests' package becomes a module",
@@ -71,6 +74,8 @@ TABLE.add(
 _MODULE = (
     "import sys, types\n_fake = types.ModuleType('{name}')\n_fake.__file__ = {file}\n"
     "exec(compile(open('{source}').read(), _fake.__file__, 'exec'), vars(_fake))\nsys.modules['{name}'] = _fake\n"
+    "_above, _, _last = '{name}'.rpartition('.')\nif _above in sys.modules:\n"
+    "    setattr(sys.modules[_above], _last, _fake)\n"
 )
 
 

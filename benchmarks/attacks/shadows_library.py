@@ -52,9 +52,9 @@ def stdlib(name: str, *on: str) -> None:
     TABLE.add(f"{name}.py in the root", make, on=on)
 
 
-_UNITTEST_LOADS = {"runpy", "traceback", "difflib", "argparse", "fnmatch", "contextlib", "signal", "random"}
+_UNITTEST_LOADS = {"traceback", "difflib", "argparse", "fnmatch", "contextlib", "signal"}
 _UNITTEST_LOADS |= {"copy", "pprint"}
-_PYTEST_LOADS = {"runpy", "traceback", "argparse", "random", "bdb", "tempfile", "getpass"}
+_PYTEST_LOADS = {"traceback", "argparse", "random", "bdb", "tempfile", "getpass"}
 for _name in sorted(_UNITTEST_LOADS | _PYTEST_LOADS):
     stdlib(_name, *(U if _name in _UNITTEST_LOADS else ()), *(P if _name in _PYTEST_LOADS else ()))
 TABLE.add(
