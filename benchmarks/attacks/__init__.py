@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.attacks import (
+    adaptive,
     agents,
     beyond,
     compiled,
@@ -21,7 +22,7 @@ from benchmarks.attacks.site import Attack, Site
 
 _MODULES = (reports, outcomes, neuters_unittest, neuters_pytest, neuters, shadows, shadows_library, compiled, config)
 ATTACKS: tuple[Attack, ...] = tuple(
-    each for module in (*_MODULES, during, agents, beyond, honest) for each in module.TABLE.attacks
+    each for module in (*_MODULES, during, adaptive, agents, beyond, honest) for each in module.TABLE.attacks
 )
 
 __all__ = ["ATTACKS", "Attack", "Site"]

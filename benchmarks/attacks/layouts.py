@@ -50,6 +50,7 @@ def micro() -> Site:
         base=files,
         gold=task.row["patch"],
         answers={(14, 3): 17},
+        nodes={each: "/".join(each.split(".")[:2]) + ".py" for each in ids},
     )
 
 
@@ -137,6 +138,7 @@ def unit() -> Site:
         base=FILES,
         gold=GOLD,
         answers={(1, 2): 3},
+        nodes={each: "/".join(each.split(".")[:2]) + ".py" for each in full},
         installs=True,
     )
 
@@ -168,6 +170,7 @@ def toy() -> Site:
         base=files,
         gold=task.row["patch"],
         answers={(1, 2): 3},
+        nodes={each: each.split("::")[0] for each in ids},
     )
 
 
@@ -192,6 +195,7 @@ def smith() -> Iterator[Site]:
             base={**PROJECT, "shop/cart.py": GOOD.replace("a + b", "a - b"), "tests/test_cart.py": ""},
             gold="".join(_reversed(BUG)),
             answers={(1, 2): 3},
+            nodes={each: each.split("::")[0] for each in ids},
         )
 
 

@@ -44,6 +44,8 @@ class Site:
     """The reference fix."""
     answers: Mapping[tuple[object, ...], object] = field(default_factory=dict)
     """Arguments -> result that the hidden tests ask for."""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """The runner's own ids of the judged tests -> file."""
     trained: Task | None = None
     """The row as training has it, where that differs."""
     spare: tuple[str, ...] = ()
