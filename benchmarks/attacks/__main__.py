@@ -40,7 +40,7 @@ def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "") -> li
                 continue
             if attack.make is not None and attack.make(site) is None:
                 continue
-            if attack.make is None and site.name not in ("micro", "smith"):
+            if attack.make is None and site.name != "micro":
                 continue
             for backend in backends:
                 for judge in site.judges if attack.make is not None else ("train",):
