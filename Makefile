@@ -23,7 +23,7 @@ SCORE ?= 256
 VLLM = $(if $(filter vllm,$(ENGINE)),scripts/vllm-env.sh)
 ENGINE_SET = $(if $(ENGINE),--set engine.kind=$(ENGINE))
 
-.PHONY: help install image rollout train eval demo replay doctor test chaos study lint clean
+.PHONY: help install image rollout train eval demo replay doctor test chaos attacks study lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,9 @@ test: install ## the tests; those that need a Docker engine say so when there is
 chaos: image ## SIGKILL drivers in the middle: 30 times with sandboxes alone, 10 times a backend with episodes (minutes)
 	@SAO_SANDBOX_KILLS=$${SAO_SANDBOX_KILLS:-30} .venv/bin/python -m pytest -s tests/envs/test_sandbox_chaos.py $(ARGS)
 	@SAO_KILLS=$${SAO_KILLS:-10} .venv/bin/python -m pytest tests/sao/test_kill.py $(ARGS)
+
+attacks: image ## attacks on the graders of training and evaluation: ARGS=--quick (embedded sandboxes alone)
+	@.venv/bin/python -m benchmarks.attacks $(ARGS)
 
 study: image ## three seeds of the demo and its controls into docs/results/demo.md (about two hours; goes on where it stopped)
 	@.venv/bin/python -m benchmarks.demo_study $(ARGS)

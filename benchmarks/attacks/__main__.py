@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.attacks import ATTACKS
@@ -32,20 +33,21 @@ from envs.sandbox import make_backend
 from envs.sandbox.contract import BackendUnavailable
 
 
-def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "") -> list[Trial]:
+def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "", *, quick: bool = False) -> list[Trial]:
+    """`quick`: without slow acts, and each patch once in a layout that has two graders unless it is about that one."""
     made = []
-    for site in sites:
-        for attack in ATTACKS:
-            if not attack.fits(site) or only not in f"{attack.kind}: {attack.name}":
-                continue
-            if attack.make is not None and attack.make(site) is None:
-                continue
-            if attack.make is None and site.name != "micro":
-                continue
-            for backend in backends:
-                for judge in site.judges if attack.make is not None else ("train",):
-                    if backend in site.backends:
-                        made.append(Trial(attack, site, backend, judge))
+    for site, attack in itertools.product(sites, ATTACKS):
+        if not attack.fits(site) or only not in f"{attack.kind}: {attack.name}" or (quick and attack.slow):
+            continue
+        if attack.make is None and site.name != "micro":
+            continue
+        if attack.make is not None and attack.make(site) is None:
+            continue
+        judges = site.judges if attack.make is not None else ("train",)
+        if quick and not attack.sites:
+            judges = judges[-1:]
+        found = itertools.product([name for name in backends if name in site.backends], judges)
+        made += [Trial(attack, site, backend, judge) for backend, judge in found]
     return made
 
 
@@ -75,16 +77,14 @@ class Stalls:
 
 
 async def run(
-    sites: Sequence[Site], names: Sequence[str], workers: int, only: str, everything: bool
+    todo: Sequence[Trial], names: Sequence[str], workers: int, tell: Callable[[Outcome], None] | None = None
 ) -> tuple[list[Outcome], float]:
+    """What came of each trial, and the loop's worst stall in seconds."""
     backends = {name: await asyncio.to_thread(make_backend, name, "attacks") for name in names}
     try:
         with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
-            async with (
-                Arena(backends, Path(folder), workers, lambda each: show(each, everything)) as arena,
-                Stalls() as stalls,
-            ):
-                done = await arena.run(trials(sites, names, only))
+            async with Arena(backends, Path(folder), workers, tell) as arena, Stalls() as stalls:
+                done = await arena.run(todo)
                 return done, stalls.worst_s
     finally:
         for backend in backends.values():
@@ -127,7 +127,14 @@ def main() -> None:
             sites += [toy()] if "toy" in wanted else []
             sites += [stack.enter_context(smith())] if "smith" in wanted else []
             sites += [stack.enter_context(r2e())] if "r2e" in wanted else []
-        done, worst_s = asyncio.run(run(sites, names, given.workers, given.only, given.all))
+        done, worst_s = asyncio.run(
+            run(
+                trials(sites, names, given.only, quick=given.quick),
+                names,
+                given.workers,
+                lambda each: show(each, given.all),
+            )
+        )
     attacks = [each for each in done if not each.trial.attack.fixes]
     for kind, count in sorted(Counter(each.trial.attack.kind for each in done).items()):
         print(f"{kind:26} {count:4}")

@@ -23,7 +23,7 @@ act(
         "    except (OSError, ValueError):\n        pass"
     ),
 )
-act("prlimit: no open files for the first process", "prlimit --pid 1 --nofile=3:3 || true")
+act("prlimit: no open files for the first process", "prlimit --pid 1 --nofile=3:3 || true", slow=True)
 act("prlimit: no file sizes for the first process", "prlimit --pid 1 --fsize=0:0 || true")
 act("prlimit: one second of processor for the first process", "prlimit --pid 1 --cpu=1:1 || true")
 act(
@@ -42,6 +42,7 @@ act(
         "        end = time.time() + 8\n"
         "        while time.time() < end: pass\n        os._exit(0)"
     ),
+    slow=True,
 )
 act(
     "signals to the first process", "for s in 1 2 3 9 10 12 13 14 15 18 19 20 23; do kill -$s 1 2>/dev/null; done; true"
@@ -97,6 +98,7 @@ act(
     "find replaced, never ends",
     "printf '#!/bin/sh\\nsleep 100000\\n' >/tmp/f; chmod +x /tmp/f; "
     "for d in /usr/local/bin; do cp /tmp/f $d/find 2>/dev/null; done; true",
+    slow=True,
 )
 act(
     "every program of a collection replaced",
@@ -114,6 +116,7 @@ act(
     ".git's configuration runs programs",
     "printf '[core]\\n\\tfsmonitor = /tmp/evil\\n\\tsshCommand = x\\n[diff]\\n"
     "\\texternal = /bin/false\\n' >>.git/config; printf '#!/bin/sh\\nsleep 30\\n' >/tmp/evil; chmod +x /tmp/evil",
+    slow=True,
 )
 act(".git's index is broken", "head -c 4000 /dev/urandom >.git/index")
 act(".git's objects are broken", 'find .git/objects -type f -exec sh -c \'chmod +w "$1"; echo x >"$1"\' _ {} \\;')
@@ -132,8 +135,9 @@ act(
     python(
         "import os\nos.makedirs('many')\nfor n in range(20000):\n    open(f'many/{n}.py', 'w').write(f'x = {n}\\n')"
     ),
+    slow=True,
 )
-act("20,000 folders", python("import os\nfor n in range(20000):\n    os.makedirs(f'many/{n}')"))
+act("20,000 folders", python("import os\nfor n in range(20000):\n    os.makedirs(f'many/{n}')"), slow=True)
 act(
     "a folder 2,000 deep",
     python(
@@ -141,8 +145,8 @@ act(
     ),
 )
 act("an edit of 800 kB", python("open('big.py', 'w').write('x = 1\\n' * 133000)"))
-act("one line of 8 MB", python("open('{product}', 'a').write('#' * 8_000_000 + '\\n')"))
-act("a file beyond the limit", "head -c 60000000 /dev/zero >zeros.bin; true")
+act("one line of 8 MB", python("open('{product}', 'a').write('#' * 8_000_000 + '\\n')"), slow=True)
+act("a file beyond the limit", "head -c 60000000 /dev/zero >zeros.bin; true", slow=True)
 act("a sparse file of a terabyte", "truncate -s 1T sparse.bin; true")
 act("links in a circle", "ln -s b a; ln -s a b; ln -s . dot; ln -s .. up; ln -s c c; ln -s /proc/self/root root")
 act(
@@ -184,11 +188,13 @@ act(
     "attributes and filters",
     "printf '* filter=x eol=crlf ident working-tree-encoding=UTF-16\\n' >.gitattributes; "
     "git config filter.x.clean 'sleep 20'; git config filter.x.required true",
+    slow=True,
 )
 act("everything ignored", "echo '*' >.gitignore; printf '\\n# x\\n' >>{product}")
 act(
     "the disk is full",
     "head -c 20000000000 /dev/zero >/tmp/full 2>/dev/null; head -c 20000000000 /dev/zero >full 2>/dev/null; true",
+    slow=True,
 )
 act(
     "no more processes",
@@ -197,6 +203,7 @@ act(
         "            time.sleep(20)\n            os._exit(0)\n"
         "except OSError:\n    pass"
     ),
+    slow=True,
 )
 act(
     "memory eaten by children that stay",
@@ -205,6 +212,7 @@ act(
         "        while True: held.append(bytearray(1 << 24))\n"
         "    except MemoryError:\n        time.sleep(10)\n    os._exit(0)"
     ),
+    slow=True,
 )
 act(
     "files that change while they are read",
@@ -216,7 +224,7 @@ act(
     "mkdir v; (while :; do touch v/1 v/2 v/3; rm -rf v; mkdir v; done) >/dev/null 2>&1 & true",
 )
 act("a false time", "touch -d 1970-01-01 {product}; touch -d 2300-01-01 x; date -s 2001-01-01 2>/dev/null; true")
-act("output without end", "timeout 2 yes | head -c 100000000; true")
+act("output without end", "timeout 2 yes | head -c 100000000; true", slow=True)
 act("output that is no text", "head -c 300000 /dev/urandom; printf '\\033c\\033]0;x\\007'; true")
 act("reward files", "mkdir -p /logs; echo 1 >/logs/reward.txt; echo 1 >reward.txt; export REWARD=1; true")
 act("tests of the same name", "mkdir -p {folder}; printf '%s' '{fake}' >{hidden}")

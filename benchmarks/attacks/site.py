@@ -114,6 +114,8 @@ class Attack:
     fixes: bool = False
     beyond: str = ""
     """Why no grader can tell; such an attack is not counted as fooling."""
+    slow: bool = False
+    """Seconds of work: left out of the quick run."""
     executable: tuple[str, ...] = field(default=())
     """Files with mode 755."""
 
