@@ -7,6 +7,7 @@ Promises:
 * an infra_error draw is tried again after a growing pause, at most `max_attempts` times in all;
 * `stop.finish()` starts nothing new and lets running episodes end; `stop.cut()` ends them now as cut trajectories;
 * `storm_limit` infrastructure faults running stop the fleet with FaultStorm: a broken machine must not burn the plan;
+* `pulse` is how late the loop ran, from the first episode to the last; each stall is an event;
 * any other exception (a bug, a full disk) cuts what runs, hands it to the sink, and is raised.
 """
 
@@ -24,6 +25,7 @@ from agent.episode import TurnReport, error_detail, run_episode
 from agent.faults import FaultStorm
 from agent.policy import Policy
 from agent.presets import Limits, Preset
+from agent.pulse import Pulse, PulseWatch, Stall
 from agent.renderers import Renderer
 from agent.seeds import derive_seed
 from data.task import Task
@@ -113,7 +115,7 @@ class EpisodeRetried:
     delay_s: float
 
 
-Event = EpisodeStarted | TurnReport | EpisodeFinished | EpisodeRetried
+Event = EpisodeStarted | TurnReport | EpisodeFinished | EpisodeRetried | Stall
 
 
 @dataclass
@@ -173,13 +175,23 @@ class Fleet:
         self.policy, self.renderer, self.preset, self.make_env, self.sink = policy, renderer, preset, make_env, sink
         self.settings, self.limits = settings, limits
         self.stop = stop or Stop()
+        self._watch = PulseWatch(self._emit)
         self._observer, self._gate = observer, gate
         self._report = FleetReport()
         self._faults: list[str] = []
         self._fatal: BaseException | None = None
 
+    @property
+    def pulse(self) -> Pulse:
+        return self._watch.pulse
+
     async def run(self, plan: Iterable[Draw], resume: Resume = Resume()) -> FleetReport:
         """Run the plan to its end or to the stop. Raises FaultStorm, or whatever broke the fleet."""
+        self._watch = PulseWatch(self._emit)
+        async with self._watch:
+            return await self._run(plan, resume)
+
+    async def _run(self, plan: Iterable[Draw], resume: Resume) -> FleetReport:
         self._report, self._faults, self._fatal = FleetReport(), [], None
         source = iter(plan)
         workers = [

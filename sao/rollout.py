@@ -34,6 +34,7 @@ from agent.fleet import (
     plan_draws,
 )
 from agent.presets import Preset
+from agent.pulse import Stall
 from data.journal import DISPATCHED, FINISHED, RETRIED, Journal
 from data.log import TrajectoryLog
 from data.task import Task
@@ -125,6 +126,7 @@ async def play(
             observer=_observer(view, journal),
             stop=stop,
         )
+        view.pulse = lambda: fleet.pulse
         with view, _signals(stop, view):
             report = await fleet.run(plan_draws(parts.tasks, config.rollout.episodes), resume)
         log.seal()
@@ -159,6 +161,8 @@ def _observer(view: RolloutView, journal: Journal) -> Callable[[Event], None]:
         elif isinstance(event, EpisodeRetried):
             journal.write(RETRIED, draw=event.draw, episode_id=f"{event.draw}-{event.attempt}", reason=event.reason)
             view.retried(event.draw, event.reason)
+        elif isinstance(event, Stall):
+            view.note(f"the episodes' event loop stood still for {1000 * event.seconds:.0f} ms: {event.where}")
 
     return observe
 
@@ -205,6 +209,7 @@ def _summary(config: Config, view: RolloutView, folder: RunDir, backend: str, se
         "mean_action_tokens": tally.action_tokens / max(tally.finished, 1),
         "mean_turns": tally.turns / max(tally.finished, 1),
         "mean_logprob": tally.logprob_sum / max(tally.action_tokens, 1) if tally.has_logprobs else None,
+        "loop": view.pulse().summary(),
         "mean_seconds": {name: value / max(tally.finished, 1) for name, value in tally.seconds.items()},
     }
 
@@ -229,6 +234,7 @@ def _print_end(
         "where time went",
         " · ".join(f"{name} {value / finished:.2f} s" for name, value in tally.seconds.items() if name != "total"),
     )
+    table.add_row("event loop", view.pulse().line())
     table.add_row("infrastructure", f"{tally.infra_errors} errors, {len(report.given_up)} draws given up")
     console.print(table)
     again = "the same command continues it"

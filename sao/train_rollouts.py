@@ -30,6 +30,7 @@ from agent.fleet import (
     plan_draws,
 )
 from agent.policy import TrainablePolicy
+from agent.pulse import Pulse
 from data.crashpoints import crash_point
 from data.journal import DISPATCHED, FINISHED, RETRIED, Journal
 from data.loaders import load_tasks
@@ -74,6 +75,8 @@ class Pace:
     began: float = field(default_factory=time.monotonic)
     slot_seconds: float = 0.0
     live_seconds: float = 0.0
+    pulse: Callable[[], Pulse] = Pulse
+    """How late the episodes' loop runs."""
 
     async def gate(self) -> None:
         self.held += 1
@@ -102,6 +105,7 @@ class Pace:
             "recent_reward": sum(self.recent) / len(self.recent) if self.recent else None,
             "episodes_per_minute": 60 * self.finished / elapsed,
             "action_tokens_per_s": self.action_tokens / elapsed,
+            "loop": self.pulse().summary(),
             "idle_share": 1 - self.live_seconds / max(self.slot_seconds, 1e-9),
             "time": time.time(),
         }
@@ -159,6 +163,7 @@ async def run_rollouts(config: Config, run: Path, stopping: threading.Event) -> 
                 gate=pace.gate,
                 stop=stop,
             )
+            pace.pulse = lambda: fleet.pulse
             side = asyncio.create_task(
                 _follow(config, run, parts, policy, weights, backend, pace, stop, stopping, turn)
             )

@@ -158,6 +158,13 @@ class TrainView(LiveView):
             f"{number(rollouts.get('action_tokens_per_s'), '.0f')} action tokens/s · live {rollouts.get('live', 0)}, "
             f"held back {rollouts.get('held', 0)} · idle {share(rollouts.get('idle_share'))}",
         )
+        loop = rollouts.get("loop", {})
+        if loop.get("stalls"):
+            where = loop["longest"][0]
+            text = f"{loop['stalls']} over {loop['limit_ms']} ms, worst {where['ms']:.0f} ms: {where['where']}"
+            table.add_row("[red]event loop[/red]", f"[red]{escape(text)}[/red]")
+        else:
+            table.add_row("event loop", f"worst delay {number(loop.get('worst_ms'), '.0f')} ms")
         alarms = [alarm for line in self._metrics for alarm in line.get("alarms", ())]
         if alarms:
             latest = alarms[-1]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
+from agent.pulse import Pulse
 from data.quoted import model_tokens
 from data.trajectory import Status, Trajectory
 from eval.statistics import wilson_interval
@@ -71,6 +73,8 @@ class RolloutView(LiveView):
         self._running: dict[str, tuple[str, int, float]] = {}
         self._retries = 0
         self._note = ""
+        self.pulse: Callable[[], Pulse] = Pulse
+        """How late the episodes' loop runs."""
         self._bar = progress_bar(console)
         self._bar_task = self._bar.add_task("episodes", total=total, completed=done.graded + done.cut)
         self._total = total
@@ -125,6 +129,7 @@ class RolloutView(LiveView):
         ends = " · ".join(f"{name} {count}" for name, count in self.tally.exits.most_common()) or "—"
         table.add_row("ends", ends)
         table.add_row("trouble", f"{self.tally.infra_errors} infrastructure errors, {self._retries} retries")
+        table.add_row("event loop", self.pulse().line())
         running = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for episode_id, (task_id, turn, since) in list(self._running.items())[:8]:
