@@ -7,11 +7,11 @@ one fate at the end. Ctrl-C ends both sides cleanly (a second one at once) and l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import IO
 
 from rich.console import Console
 
+from data import with_parent
 from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
 from data.log import TrajectoryLog
@@ -46,13 +47,14 @@ class SideFailed(UserError):
 
 @dataclass
 class Side:
-    """One child process. It ends by itself when its standard input is closed."""
+    """One child process. A word on its standard input stops it; the input's end, also by our death, kills it."""
 
     name: str
     run: Path
     restarts_left: int
     process: subprocess.Popen[bytes] | None = None
     output: IO[bytes] | None = None
+    _told: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -60,11 +62,11 @@ class Side:
         return self.run / f"{self.name}.out"
 
     def start(self) -> None:
-        self.output = self.log.open("ab")
+        self.output, self._told = self.log.open("ab"), False
         # One thread each: the two sides share the machine, and exact replay needs a fixed number.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", start.__file__, "train_worker", self.name, str(self.run.resolve())],
+            with_parent.command(start.__file__, "train_worker", self.name, str(self.run.resolve()), options=("-P",)),
             stdin=subprocess.PIPE,
             stdout=self.output,
             stderr=self.output,
@@ -76,8 +78,11 @@ class Side:
         return None if self.process is None else self.process.poll()
 
     def tell_to_stop(self) -> None:
-        if self.process is not None and self.process.stdin is not None and not self.process.stdin.closed:
-            self.process.stdin.close()
+        if self.process is not None and self.process.stdin is not None and not self._told:
+            self._told = True
+            with contextlib.suppress(OSError):  # it has ended
+                self.process.stdin.write(b"stop\n")
+                self.process.stdin.flush()
 
     def end(self, kill: bool = False) -> None:
         """Wait for the end; after the grace, or at once with `kill`, the hard way."""
@@ -89,6 +94,9 @@ class Side:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
         if self.output is not None:
             self.output.close()
 

@@ -1,7 +1,8 @@
 """One side of a training run as a process of its own: `sao/start.py train_worker rollouts|trainer RUN`.
 
-`sao train` starts both. A side ends by itself when its standard input ends, i.e. when it is told to or when its parent
-died, however it died. Exit codes: 0 at its end or stopped, 3 an error for the user (one paragraph), else a bug.
+`sao train` starts both, by `data.with_parent`: a side is killed when its parent died, however it died. A word on its
+standard input tells it to stop. Exit codes: 0 at its end or stopped, 3 an error for the user (one paragraph), else a
+bug.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ LOCK_WAIT_S = 60.0
 FATAL = 3
 
 
-def _watch_parent(stopping: threading.Event) -> None:
+def _await_word(stopping: threading.Event) -> None:
     def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin: its lock would be held at the interpreter's end
-            pass
+        os.read(0, 1)  # not sys.stdin: its lock would be held at the interpreter's end
         stopping.set()
         time.sleep(STOP_GRACE_S)
         os._exit(FATAL)
 
-    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+    threading.Thread(target=wait, name="word", daemon=True).start()
 
 
 def _say(text: str) -> None:
@@ -74,7 +74,7 @@ def main() -> int:
 
     transformers_logging.disable_progress_bar()
     stopping = threading.Event()
-    _watch_parent(stopping)
+    _await_word(stopping)
     began = time.monotonic()
     while True:
         try:

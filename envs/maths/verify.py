@@ -19,7 +19,6 @@ import queue
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data import with_parent
 from data.installed import get_extra
 from envs.environment import EnvironmentFault
 from envs.maths.answer import MAX_ANSWER_CHARS, TOO_LONG, integer_of
@@ -149,7 +149,9 @@ class _Worker:
         if self._process is not None:
             return self._process
         process = self._process = subprocess.Popen(
-            [sys.executable, "-X", "utf8", str(Path(__file__).with_name("verify_worker.py")), str(self._cpu_s)],
+            with_parent.command(
+                str(Path(__file__).with_name("verify_worker.py")), str(self._cpu_s), options=("-X", "utf8")
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,12 +12,12 @@ import contextlib
 import importlib.metadata
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data import with_parent
 from data.installed import get_extra
 from eval.errors import EvalError
 from eval.swebench.rows import HarnessRow
@@ -115,10 +115,11 @@ class Harness:
     async def _start(self) -> asyncio.subprocess.Process:
         worker = Path(__file__).with_name("official_worker.py")
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-X", "utf8", str(worker)),
+            *with_parent.command(str(worker), options=("-X", "utf8")),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # killed as a group
             limit=_LINE,
         )
         return self._process

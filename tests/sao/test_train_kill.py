@@ -67,7 +67,7 @@ def test_killed_interrupted_and_continued(tmp_path: Path) -> None:
         sides = training.sides(process)
         process.kill()  # the parent: both sides must end by themselves
         process.wait()
-        _, alive = psutil.wait_procs(list(sides.values()), timeout=90)
+        _, alive = psutil.wait_procs(list(sides.values()), timeout=10)  # milliseconds on a quiet machine
         assert alive == []
 
         process = training.start()

@@ -1,9 +1,10 @@
 """Runs a command and ends its whole process tree, whoever dies first: `python guard.py GRACE_S COMMAND ARGS...`.
 
-Promises: when standard input ends (our parent closed it, or died, however it died) or on SIGTERM, the command gets
-SIGTERM, and after GRACE_S seconds everything that descends from it SIGKILL, also what left its session or was orphaned
-(this process is the subreaper of them all). When the command ends by itself, what it left behind is killed as well. If
-this process is itself killed, the kernel kills the command. Linux only; imports the standard library alone.
+Promises: after a word on standard input or SIGTERM the command gets SIGTERM, and after GRACE_S seconds everything that
+descends from it SIGKILL, also what left its session or was orphaned (this process is the subreaper of them all). When
+standard input ends without a word (our parent died, however it died), the grace is ORPHANED_S. When the command ends by
+itself, what it left behind is killed as well. If this process is itself killed, the kernel kills the command. Linux
+only; imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+ORPHANED_S = 1.0
 _libc = ctypes.CDLL(None)
 
 
@@ -79,8 +81,10 @@ def main() -> int:
         ready, _, _ = select.select([0, wake_out], [], [], 5.0)
         if wake_out in ready:
             os.read(wake_out, 4096)
-        if 0 in ready and not os.read(0, 4096):
+        if 0 in ready:
             stopping = True
+            if not os.read(0, 4096):
+                grace_s = min(grace_s, ORPHANED_S)
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -207,9 +207,9 @@ class Supervisor:
 
     @staticmethod
     async def _end(process: asyncio.subprocess.Process) -> None:
-        """Closing its input makes the guard end the tree."""
+        """A word makes the guard end the tree in peace; the input's end would hurry it."""
         if process.stdin is not None:
-            process.stdin.close()
+            process.stdin.write(b"stop\n")
         try:
             async with asyncio.timeout(_GRACE_S + 10.0):
                 await process.wait()
