@@ -1,8 +1,8 @@
 """Runs a Python file that ends at once when its parent does: `python with_parent.py FILE ARGS...`.
 
 Promises: when the other end of standard input is closed (the parent died, however it died, or closed it), FILE's
-process group is killed within milliseconds, whatever it does: computing in C, importing, waiting for a lock. There is no
-moment in which a parent's death is missed: the closed end stays closed. A worker that ends by itself leaves nothing.
+process group is killed within milliseconds, whatever it does: computing in C, importing, waiting for a lock. There is
+no moment in which a parent's death is missed: the closed end stays closed. A worker that ends by itself leaves nothing.
 
 The watch is a process of its own, forked before anything is imported: a thread would wait for the interpreter's lock,
 and the kernel's own signal (PR_SET_PDEATHSIG) comes when the parent's *thread* ends. Start FILE with `stdin=PIPE,

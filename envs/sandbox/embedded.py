@@ -36,6 +36,7 @@ from envs.sandbox.contract import (
     StartFailed,
 )
 from envs.sandbox.death import End
+from envs.sandbox.ending import Table
 from envs.sandbox.namespaces import bubblewrap_command, default_signals, find_launcher, unshare_command, write_etc
 from envs.sandbox.owner import Found, owner_id, standing
 from envs.sandbox.stream import SandboxStream
@@ -97,7 +98,11 @@ def _kill_stuck(folder: Path) -> list[int]:
             continue
         with contextlib.suppress(OSError):  # it ended, or is another user's
             if os.readlink(entry / "fd" / "2").split(" ")[0] == f"/memfd:{folder.name}":
+                table = Table.of(int(entry.name))
                 os.kill(int(entry.name), signal.SIGKILL)
+                if table is not None:
+                    with table:
+                        table.end()
                 killed.append(int(entry.name))
     return killed
 
@@ -217,21 +222,26 @@ class EmbeddedSandbox(ChannelledSandbox):
         self._backend.forget(self)
 
     async def _kill(self, pid: int) -> None:
-        """Kill the outermost process and the sandbox's init. The first alone is not enough: bubblewrap's init waits for
-        a word from it before it asks to die with it. It is stopped first, so that it has no child that is not seen."""
+        """Kill the outermost process and all of the sandbox's table. The first alone is not enough: bubblewrap's init
+        waits for a word from it before it asks to die with it. It is stopped first, so that it has no child that is not
+        seen."""
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGSTOP)
             for _ in range(100):
                 if _state(pid) in "TZX":
                     break
                 await asyncio.sleep(0.001)
+            self.group.no_more()
             for child in _children(pid):
-                watch = os.pidfd_open(child)
-                signal.pidfd_send_signal(watch, signal.SIGKILL)
-                if self._init is None:
-                    self._init = watch
-                else:
-                    os.close(watch)
+                with Table.of(child) or contextlib.nullcontext() as table:
+                    watch = os.pidfd_open(child)
+                    signal.pidfd_send_signal(watch, signal.SIGKILL)
+                    if self._init is None:
+                        self._init = watch
+                    else:
+                        os.close(watch)
+                    if table is not None:
+                        await asyncio.to_thread(table.end)
             os.kill(pid, signal.SIGKILL)
 
 
