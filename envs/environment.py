@@ -12,6 +12,12 @@ class EnvironmentFault(RuntimeError):
     """The environment itself failed (grader crashed, repository could not be prepared): infra_error, never reward 0."""
 
 
+class ImageUnfit(EnvironmentFault):
+    """An image that no sandbox can serve its task from. Trying again does not help."""
+
+    transient = False
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """One parsed call: `arguments` as decoded from the model's own text."""

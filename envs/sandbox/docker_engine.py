@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from data.installed import run_script
 from envs.sandbox.contract import BackendUnavailable, ImageMissing, SandboxError, StartFailed
+from envs.sandbox.docker_address import DEFAULT, find_engine, refusal
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,7 +35,11 @@ _LASTING = ("executable file not found", "no such file", "invalid", "unknown or 
 
 
 def engine_address() -> str:
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    """For people: also of one that cannot be used."""
+    try:
+        return find_engine()
+    except BackendUnavailable:
+        return os.environ.get("DOCKER_HOST") or DEFAULT
 
 
 def connect(address: str | None = None) -> Engine:
@@ -75,9 +80,9 @@ class Engine:
         if client is None:
             import docker
 
+            where = self._address or find_engine()
             try:
-                settings = {"base_url": self._address} if self._address else docker.utils.kwargs_from_env()
-                client = docker.APIClient(**settings, version="auto", timeout=TIMEOUT_S)
+                client = docker.APIClient(base_url=where, version="auto", timeout=TIMEOUT_S)
             except (docker.errors.DockerException, OSError) as error:
                 raise self.unavailable(error) from error
             self._local.client = client
@@ -94,8 +99,11 @@ class Engine:
             raise self.unavailable(error) from error
 
     def unavailable(self, error: BaseException) -> BackendUnavailable:
+        why = refusal(self.address)
+        if why.startswith("the engine runs"):
+            return BackendUnavailable(f"no Docker engine for this user: {why}; or use --sandbox embedded")
         return BackendUnavailable(
-            f"no Docker engine answers at {self.address} ({_reason(error)}): start it "
+            f"no Docker engine answers at {self.address} ({_reason(error)}{f'; {why}' if why else ''}): start it "
             f"({run_script('docker-engine', 'start')} as root, or your system's Docker), or use --sandbox embedded"
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxSpec
-from envs.swe.repository import provide
+from envs.swe.repository import provide, require_writable
 from envs.swe.row import SweRow
 from envs.swe.settle import Settled, forget_hidden, settle
 from envs.swe.worktree import Snapshot
@@ -52,6 +52,8 @@ async def start_provided(
 
 async def _prepare(sandbox: Sandbox, row: SweRow) -> tuple[Snapshot, Settled]:
     """What is kept with the state belongs to every row of the same image, so no row is in it."""
+    if row.files is None and row.bundle is None:
+        await require_writable(sandbox, row)
     settled = await settle(sandbox, row)
     return await provide(sandbox, settled.of(row)), settled
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.gitobjects import object_id, repository_tar
-from envs.environment import EnvironmentFault
+from envs.environment import EnvironmentFault, ImageUnfit
 from envs.sandbox.contract import Sandbox
-from envs.swe.git import quote, read_output
+from envs.swe.git import PLAIN_ENV, quote, read_output
 from envs.swe.hygiene import TIMEOUT_S, clean, remake
 from envs.swe.proof import prove
 from envs.swe.row import SweRow
@@ -28,6 +28,12 @@ from envs.swe.worktree import LISTING, Entry, Snapshot, parse_listing, read_tar
 
 _MAX_LISTING = 64 << 20
 _BUNDLE = "/tmp/.task.bundle"
+_NOT_OURS = (
+    "find . -type d -user 0 ! -perm -u+w -exec chmod u+w {} + 2>/dev/null; "
+    '[ -w . ] || echo "$PWD"; find . -path "./.git/objects/*" -prune -o \\( -type f -o -type d \\) '
+    '! -user 0 ! -writable -printf "%p of user %u, mode %m\\n" 2>/dev/null | head -n 3'
+)
+"""What cannot be written and whose rights cannot be changed either. A find that does not know this says nothing."""
 
 # $D repository, $B base commit. fd 3 is the real output; everything else goes to stderr, kept in $L for the fault text.
 _HEAD = """
@@ -84,6 +90,20 @@ async def provide(sandbox: Sandbox, row: SweRow) -> Snapshot:
     cleaned = await clean(sandbox, row)
     installed = tuple(path.encode("utf-8", "surrogateescape") for path in row.installed)
     return Snapshot(cleaned.base, None, removed=cleaned.removed, installed=installed)
+
+
+async def require_writable(sandbox: Sandbox, row: SweRow) -> None:
+    """Raises ImageUnfit where the repository in the image is not the sandbox's to write."""
+    script = f"cd {quote(row.repo_dir)} || exit 0; {_NOT_OURS}"
+    found, _ = await read_output(sandbox, script, timeout_s=TIMEOUT_S, max_bytes=_MAX_LISTING, env=PLAIN_ENV)
+    if not found.strip():
+        return
+    shown = "; ".join(found.decode("utf-8", "replace").split("\n")[:3])
+    raise ImageUnfit(
+        f"task {row.task_id}: the repository {row.repo_dir} in image {row.image} cannot be written ({shown}): a "
+        "sandbox runs as user 0 without rights over other users' files. Make an image of it in which they are root's: "
+        f"FROM {row.image or 'IMAGE'}, USER root, RUN chown -R 0:0 {row.repo_dir} && chmod -R u+w {row.repo_dir}"
+    )
 
 
 async def record(sandbox: Sandbox, row: SweRow, snapshot: Snapshot) -> Snapshot:

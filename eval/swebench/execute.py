@@ -25,7 +25,7 @@ from envs.sandbox.contract import BY_COMMANDS, ExecResult, Network, Sandbox, San
 from envs.swe.diff import pack_files
 from envs.swe.git import quote, run_script
 from envs.swe.grading import whole
-from envs.swe.repository import provide
+from envs.swe.repository import provide, require_writable
 from envs.swe.witness import SOURCE, fetch_note
 from eval.swebench.rows import HarnessRow
 
@@ -133,6 +133,8 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
     """`sandbox` is fresh, from `spec`. Raises SandboxError, EnvironmentFault."""
     if row.swe.files is not None or row.swe.bundle is not None:
         await provide(sandbox, row.swe)
+    else:
+        await require_writable(sandbox, row.swe)
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
     note = f"{folder}/{secrets.token_hex(8)}"
     files = {"patch.diff": whole(patch), "eval.sh": script.encode("utf-8", "surrogateescape")}
