@@ -87,7 +87,7 @@ def diagnose(load: Load | None = None, *, real_try: bool = False) -> list[Findin
     """Every finding; a check that itself breaks is a failed finding, not a crash of the doctor.
 
     `real_try`: start a sandbox on every backend that there is, and try its promises out (seconds)."""
-    from sao import doctor_engine, doctor_host
+    from sao import doctor_engine, doctor_host, doctor_shared
     from sao.doctor_try import try_out
 
     host, load = Host(), load or Load()
@@ -97,6 +97,7 @@ def diagnose(load: Load | None = None, *, real_try: bool = False) -> list[Findin
         doctor_host.check_cgroups,
         doctor_host.check_namespaces,
         doctor_host.check_limits,
+        doctor_shared.check_shared,
         doctor_host.check_memory,
         doctor_host.check_disk,
         doctor_host.check_embedded,

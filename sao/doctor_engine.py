@@ -21,6 +21,7 @@ from envs.sandbox.docker_survey import survey
 from envs.swe.row import BASE_IMAGE
 from sao.doctor_finding import Finding, Host, Load
 from sao.doctor_host import GIB, disk_findings
+from sao.doctor_shared import inodes
 
 SLOW_S = 0.1
 _ENGINE_FILES = 12
@@ -47,8 +48,10 @@ def check_engine(host: Host, load: Load) -> Iterator[Finding]:
             began = time.perf_counter()
             api.ping()
             times.append(time.perf_counter() - began)
-        yield from judge_engine(api.info(), statistics.median(times), load, time.time())
+        info = api.info()
+        yield from judge_engine(info, statistics.median(times), load, time.time())
         yield from _engine_files(host, load)
+        yield from inodes(str(info.get("DockerRootDir") or ""))
         if left := [found for found in survey(api) if found.standing == "abandoned"]:
             yield Finding(
                 "warn",

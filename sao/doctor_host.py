@@ -162,7 +162,6 @@ def check_limits(host: Host, load: Load) -> Iterator[Finding]:
     rows = [
         ("kernel/pid_max", wanted + 2000, f"{load.sandboxes} sandboxes with {load.pids} processes each"),
         ("kernel/threads-max", wanted + 2000, f"{load.sandboxes} sandboxes with {load.pids} threads each"),
-        ("fs/inotify/max_user_instances", 128 + 4 * load.sandboxes, "programs that watch files, in every sandbox"),
         ("fs/inotify/max_user_watches", 8192 + 4096 * load.sandboxes, "programs that watch whole source trees"),
         ("fs/file-max", load.sandboxes * 1024 + 10000, "1024 open files in every sandbox"),
         ("kernel/keys/root_maxkeys", 2 * load.sandboxes + 64, "a key ring for every container"),

@@ -51,9 +51,13 @@ def may_watch(limits: SandboxLimits) -> bool:
     """inotify's instances, of which this machine's root has one count with all sandboxes, cannot run out: several
     sandboxes at their limits of processes and files hold fewer."""
     try:
-        return int(_INSTANCES.read_text()) >= 64 * limits.pids * limits.nofile
+        return int(_INSTANCES.read_text()) >= instances_that_suffice(limits)
     except (OSError, ValueError):
         return False
+
+
+def instances_that_suffice(limits: SandboxLimits) -> int:
+    return 64 * limits.pids * limits.nofile
 
 
 @cache

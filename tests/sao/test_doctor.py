@@ -15,7 +15,7 @@ import pytest
 
 from envs.sandbox import BackendUnavailable, SandboxLimits, SandboxSpec
 from envs.sandbox.embedded import EmbeddedBackend
-from sao import doctor, doctor_engine, doctor_host, doctor_try
+from sao import doctor, doctor_engine, doctor_host, doctor_shared, doctor_try
 from sao.doctor_finding import Finding, Host, Load
 from sao.doctor_view import as_facts, lost
 
@@ -59,6 +59,18 @@ HOST_CHECKS = (
     doctor_host.check_limits,
     doctor_host.check_memory,
 )
+
+
+def test_limits_that_sandboxes_share_are_told(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    (tmp_path / "proc/sys/fs/pipe-user-pages-soft").write_text("16384\n")
+    told = judge(doctor_shared.check_shared, host)
+    assert ["inotify" in told[0].text, "16384 pages" in told[1].text] == [True, True]
+    assert "fs.inotify.max_user_instances=16777216" in told[0].mend
+    (tmp_path / "proc/sys/fs/inotify/max_user_instances").write_text("16777216\n")
+    assert len(judge(doctor_shared.check_shared, host)) == 1
+    assert "inodes" in next(doctor_shared.inodes(str(tmp_path))).text
+    assert list(doctor_shared.inodes(str(tmp_path / "gone"))) == []
 
 
 def test_a_good_machine_has_nothing_to_mend(tmp_path: Path) -> None:
