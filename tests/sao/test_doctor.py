@@ -104,10 +104,10 @@ def test_a_good_machine_has_nothing_to_mend(tmp_path: Path) -> None:
         (doctor_host.check_limits, {"pid_max": "2048"}, "kernel.pid_max = 2048", "8 sandboxes at once", "pid_max=4096"),
         (
             doctor_host.check_limits,
-            {"max_user_instances": "64"},
-            "max_user_instances = 64",
+            {"max_user_watches": "64"},
+            "max_user_watches = 64",
             "",
-            "max_user_instances=160",
+            "max_user_watches=40960",
         ),
         (doctor_host.check_limits, {"overcommit_memory": "2"}, "overcommit_memory = 2", "", "overcommit_memory=0"),
         (
