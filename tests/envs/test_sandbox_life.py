@@ -23,6 +23,7 @@ from envs.sandbox import BackendUnavailable, ImageMissing, SandboxDead, SandboxS
 from envs.sandbox.channel_text import Helpers, channel_script, remember
 from envs.sandbox.embedded import EmbeddedBackend
 from envs.sandbox.owner import owner_alive, owner_id
+from envs.sandbox.seccomp import docker_profile
 from tests.envs.sandbox_support import KINDS, make, spec, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,7 +234,9 @@ def test_docker_settings() -> None:
             assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("none", False, True)
             assert host["Memory"] == host["MemorySwap"] == 1 << 30
             assert (host["PidsLimit"], host["NanoCpus"], host["CapDrop"]) == (33, 500_000_000, ["ALL"])
-            assert host["SecurityOpt"] == ["no-new-privileges:true"]
+            assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={docker_profile()}"]
+            limits = {each["Name"]: each["Hard"] for each in host["Ulimits"]}
+            assert limits == {"nofile": 1024, "fsize": 2 << 30, "core": 0, "sigpending": 8192, "msgqueue": 400_000}
             assert facts["Config"]["NetworkDisabled"]
             # Loopback alone, and it is of use: the engine, which has no part in it, would have written its name.
             devices = await box.exec("tail -n +3 /proc/net/dev | cut -d: -f1; cat /etc/resolv.conf 2>/dev/null; true")
