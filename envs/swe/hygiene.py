@@ -91,7 +91,7 @@ async def clean(sandbox: Sandbox, row: SweRow) -> Cleaned:
 
 async def remake(sandbox: Sandbox, row: SweRow) -> tuple[Cleaned, bool]:
     """Run the script, once; whether there was nothing to do. Raises EnvironmentFault, SandboxError."""
-    variables = f"D={quote(row.repo_dir)} B={row.base_commit}\n"
+    variables = f"D={quote(row.repo_dir)} B={row.base_commit} R=/\n"
     await sandbox.put(_SCRIPT, (EXPORTS + variables).encode() + _script())
     result = await run_script(sandbox, f". {_SCRIPT} >{_OUTPUT}", timeout_s=TIMEOUT_S, env=PLAIN_ENV)
     if result.timed_out:

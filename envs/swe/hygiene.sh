@@ -1,5 +1,5 @@
-# Makes the repository $D know nothing but base commit $B and its past, and proves it. Read by a POSIX shell with GNU
-# find and tar; envs/swe/hygiene.py puts it into the sandbox and reads what it prints:
+# Makes the repository $D know nothing but base commit $B and its past, and proves it; copies of it are looked for below
+# $R (its own parent folder, where that is not given). Read by a POSIX shell with GNU find, grep and tar; envs/swe/hygiene.py puts it into the sandbox and reads what it prints:
 #   "clean\0"             the folder was as this script makes it, nothing was changed
 #   "removed: <what>\0"   what was found and taken out
 #   "gone: <path>\0"      what was removed outside .git
@@ -33,10 +33,11 @@ KEPT='user\.(name|email)|core\.(filemode|symlinks|ignorecase|autocrlf|eol|safecr
 MADE='core\.(repositoryformatversion|bare|logallrefupdates|trustctime|checkstat)|extensions\.objectformat'
 objects_of() { git cat-file --batch-all-objects --unordered --batch-check='%(objectname)' | sort -u; }
 
-past_tags() { # "id reference" of the tags in packed-refs that base's past has, and that were made before base
+past_tags() { # "id reference" of the tags in packed-refs that base's past has, and that were made before base. A tag
+  # object that does not say when it was made, or that names another tag, proves nothing about its words.
   now=$(git log -1 --format=%ct "$B") || return
-  git for-each-ref --merged="$B" --format='%(objectname) %(refname) %(taggerdate:unix)' refs/tags |
-    awk -v now="$now" '$3 == "" || $3 <= now { print $1, $2 }'
+  git for-each-ref --merged="$B" --format='%(objectname) %(refname) %(objecttype) %(type) %(taggerdate:unix)' refs/tags |
+    awk -v now="$now" '$3 == "commit" || ($3 == "tag" && $4 == "commit" && $5 != "" && $5 <= now) { print $1, $2 }'
 }
 
 # --- a folder that this script made, and nobody touched since --------------------------------------------------------
@@ -53,7 +54,8 @@ clean() {
   { echo "$B"; cut -d' ' -f1 .git/packed-refs; } >"$W/tips"
   git rev-list --objects --no-object-names --stdin <"$W/tips" >"$W/list" || return 1
   sort -u "$W/list" >"$W/reachable"
-  objects_of | cmp -s - "$W/reachable" && git diff-index --cached --quiet "$B" --
+  objects_of | cmp -s - "$W/reachable" && git diff-index --cached --quiet "$B" -- &&
+    [ -z "$(git ls-files -v | grep -v '^H' | head -n 1)" ]
 }
 
 remake() {
@@ -128,11 +130,9 @@ remake() {
   cmp -s "$W/reachable" "$W/all" ||
     die "the new repository does not hold what base_commit reaches: $(comm -3 "$W/reachable" "$W/all" | head -n 5)"
 
-  # --- the index: what it knows of files is kept, so that `git status` need not read them all -------------------------
-  [ ! -f .git/index ] || cp .git/index "$NEW/index"
-  git read-tree --reset "$B" 2>/dev/null || { rm -f "$NEW/index"; git read-tree "$B" || die "the index cannot be set"; }
-  git update-index --no-split-index --no-untracked-cache -q --refresh || :
-  rm -f "$NEW"/sharedindex.*
+  # --- the index: new, since the old one may say of files that they are not to be looked at ----------------------------
+  git read-tree "$B" || die "the index cannot be set"
+  git update-index -q --refresh || :
 
   # --- what was in the old one ---------------------------------------------------------------------------------------
   tell() { # what a folder or file holds is worth a line of the report
@@ -193,32 +193,69 @@ remake() {
 
 if clean; then printf 'clean\0' >&3; else remake; fi
 
-# --- repositories, bundles and packs among the files -----------------------------------------------------------------
+# --- repositories, objects, bundles and packs among the files ---------------------------------------------------------
+# Names may hold anything: lists end every name with a NUL. Commands see one as "$path".
+each() {
+  xargs -0 -r sh -c 'in_base() { [ -n "$(git --literal-pathspecs ls-tree "$B" -- "$1")" ]; }
+    for path; do '"$2"'; done' sh <"$1"
+}
+export W B PROBE="$W/probe"
+MARKS='-name HEAD -o -name objects -o -name refs -o -name packed-refs -o -name commondir'
+# Two of these marks, of whatever type (links, split folders), make a folder git's, unless base_commit has them.
+is_git='
+  [ -e "$path/objects" ] || [ -e "$path/commondir" ] || { [ -e "$path/HEAD" ] && [ -e "$path/refs" ]; } || continue'
 find . -path ./.git -prune -o -name .git -print0 >"$W/nested"
-find . -name .git -prune -o -type f -name HEAD -printf '%h\0' | tr '\0' '\n' | while IFS= read -r dir; do
-  [ -d "$dir/objects" ] && [ -d "$dir/refs" ] || continue
-  [ -z "$(git ls-tree "$B" -- "$dir/HEAD")" ] || continue
-  printf '%s\0' "$dir"
-done >>"$W/nested"
+find . -name .git -prune -o \( $MARKS \) -printf '%h\0' | sort -z | uniq -z -d >"$W/marked"
+each "$W/marked" "$is_git"'
+  for mark in HEAD objects refs packed-refs commondir; do ! in_base "$path/$mark" || continue 2; done
+  printf "%s\0" "$path"' >>"$W/nested" || die "folders cannot be looked at"
 if [ -s "$W/nested" ]; then
   tr '\0' '\n' <"$W/nested" | head -n 20 | while IFS= read -r path; do removed "repository $path"; done
   grep -q -z -x '\.' "$W/nested" && die "the work tree's root is itself a bare repository"
   sed -z 's|^|gone: |' "$W/nested" >&3
   xargs -0 rm -rf -- <"$W/nested" || die "nested repositories cannot be removed"
 fi
-git ls-files -z -o -m | sed -z 's|^|./|' >"$W/files"
-xargs -0 -r head -v -c 20 -- <"$W/files" 2>/dev/null |
-  grep -a -B 1 -E '^(# v[0-9]+ git bundle|PACK)' | sed -n 's|^==> \(.*\) <==$|\1|p' | sort -u >"$W/bundles"
-while IFS= read -r path; do
-  [ -f "$path" ] || die "a git bundle or pack lies in a file of odd name: $path"
-  if head -c 4 "$path" | grep -q PACK; then
-    [ "$(head -c 8 "$path" | tail -c 4 | od -An -tx1 | tr -d ' ')" = 00000002 ] || continue
+
+# Loose objects, packs and bundles: by what they are, in whatever folder.
+hex='[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]'
+find . -path ./.git -prune -o -type f -path "*/[0-9a-f][0-9a-f]/$hex$hex$hex$hex$hex$hex[0-9a-f][0-9a-f]*" -print0 \
+  >"$W/loose"
+git ls-files -z -o -m | sed -z 's|^|./|' | xargs -0 -r grep -l -a -Z -m 1 -E '^(# v[0-9]+ git bundle|PACK)' -- \
+  >"$W/packs"
+cat "$W/loose" "$W/packs" >"$W/suspects"
+each "$W/suspects" '
+  case $(head -c 8 "$path" | od -An -tx1 | tr -d " \n") in
+  5041434b0000000[23]) kind="bundle or pack" ;;
+  232076*) kind="bundle or pack"; head -c 16 "$path" | grep -q "^# v[0-9]* git bund" || continue ;;
+  78*) kind=object; grep -q -z -x -F -e "$path" "$W/loose" || continue ;;
+  *) continue ;;
+  esac
+  if in_base "$path"; then
+    git --literal-pathspecs diff-files --quiet -- "$path" || printf "%s " "$path" >>"$W/replaced"
+    continue
   fi
-  [ -z "$(git ls-tree "$B" -- "$path")" ] || die "base_commit's file $path was replaced by a git bundle or pack"
-  gone "$path"
-  rm -f "$path"; [ ! -e "$path" ] || die "the bundle $path cannot be removed"
-  removed "bundle or pack $path"
-done <"$W/bundles"
+  printf "gone: %s\0removed: %s %s\0" "$path" "$kind" "$path" >&3
+  rm -f -- "$path"; [ ! -e "$path" ] || printf "%s " "$path" >>"$W/stays"' || die "files cannot be looked at"
+[ ! -e "$W/replaced" ] || die "base_commit's file was replaced by a git bundle or pack: $(cat "$W/replaced")"
+[ ! -e "$W/stays" ] || die "git's objects cannot be removed: $(cat "$W/stays")"
+
+# --- copies of the repository elsewhere: a folder of git's that knows base_commit, or a good part of its files ----------
+here=$(pwd -P)
+R=$(cd "${R:-..}" && pwd -P) || die "no folder ${R:-..}"
+find "$R" -xdev \( -path "$here" -o -path "$W" -o -path /proc -o -path /sys -o -path /dev \) -prune -o \
+  \( $MARKS \) -printf '%h\0' | sort -z | uniq -z -d >"$W/elsewhere"
+if [ -s "$W/elsewhere" ]; then
+  format=sha1; [ ${#B} = 40 ] || format=sha256
+  git init -q --bare --object-format=$format "$PROBE" || die "cannot make $PROBE"
+  { echo "$B"; git ls-tree -r "$B" | cut -f1 | cut -d' ' -f3; } | sort -u >"$W/ours"
+  export FIFTH=$((1 + $(wc -l <"$W/ours") / 5))
+  each "$W/elsewhere" "$is_git"'
+    git --git-dir="$path" cat-file -e "$B^{commit}" ||
+      [ "$(GIT_ALTERNATE_OBJECT_DIRECTORIES="$path/objects" git --git-dir="$PROBE" cat-file --batch-check <"$W/ours" |
+        grep -c -v " missing$")" -ge "$FIFTH" ] || continue
+    printf "%s " "$path" >>"$W/copies"' || die "folders of $R cannot be looked at"
+fi
+[ ! -e "$W/copies" ] || die "another copy of the repository is in the sandbox, take it out of the image: $(cat "$W/copies")"
 
 git ls-tree -r -z "$B" >&3 || die "no base tree"
 rm -rf "$W" "$L"

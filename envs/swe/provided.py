@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxSpec
+from envs.swe.leaks import refuse_leaks
 from envs.swe.repository import provide, require_writable
 from envs.swe.row import SweRow
 from envs.swe.settle import Settled, forget_hidden, settle
@@ -29,7 +30,8 @@ class Provided(NamedTuple):
 async def start_provided(
     backend: SandboxBackend, spec: SandboxSpec, row: SweRow, *, for_agent: bool = False
 ) -> Provided:
-    """`for_agent`: hidden tests are not there. Raises SandboxError, EnvironmentFault; nothing is left then."""
+    """`for_agent`: neither hidden tests nor the row's own fix are there. Raises SandboxError, EnvironmentFault; nothing
+    is left then."""
     if _forks(row):
         made_of = (row.image, row.repo_dir, row.base_commit, row.bundle, row.bug_patch, row.hidden, row.removed)
         key = ("repository", *made_of)
@@ -44,6 +46,7 @@ async def start_provided(
     if for_agent:
         try:
             await forget_hidden(sandbox, settled.of(row))
+            await refuse_leaks(sandbox, settled.of(row), snapshot, backend)
         except BaseException:
             await sandbox.close()
             raise

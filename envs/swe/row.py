@@ -52,6 +52,8 @@ class SweRow:
     one outside of it (absolute) goes to repo_dir under its own name."""
     removed: tuple[str, ...] = ()
     """Taken out of the image for good where they are there (absolute, or below repo_dir)."""
+    allowed: tuple[str, ...] = ()
+    """Files and folders in which the reference fix may stand (absolute, or below repo_dir): see envs.swe.leaks."""
     expected: Mapping[str, str] | None = None
     """Test id -> PASSED, FAILED or ERROR: resolved means these outcomes exactly."""
     stash: str = ""
@@ -119,7 +121,7 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     timeout = row.get("eval_timeout_s")
     if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
         raise fail("eval_timeout_s", f"{timeout!r} must be seconds above 0")
-    hidden, removed = (_paths(row.get(column), column, fail) for column in ("hidden", "removed"))
+    hidden, removed, allowed = (_paths(row.get(name), name, fail) for name in ("hidden", "removed", "allowed"))
     bug_patch = text("bug_patch", "").encode("utf-8", "surrogateescape")
     if not in_image and (hidden or removed or bug_patch):
         raise fail("hidden", "hidden, removed and bug_patch are for repositories that stand in the image")
@@ -142,6 +144,7 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
         bug_patch=bug_patch,
         hidden=hidden,
         removed=removed,
+        allowed=allowed,
         expected=_expected(row.get("expected"), fail),
     )
 

@@ -125,7 +125,7 @@ def smith_image(name: str, folder: Path) -> str:
         "opt/miniconda3/envs/testbed/bin/pytest": '#!/bin/sh\nexec python -m pytest "$@"\n',
         # What an installation leaves: a copy of the working code.
         "testbed/build/lib/shop/cart.py": GOOD,
-        "testbed/build/lib/shop/other.py": GOOD,
+        "testbed/build/lib/shop/other.py": "def product(a, b):\n    return a * b\n",
         "testbed/build/lib/tests/test_cart.py": PROJECT["tests/test_cart.py"],
         **_LEFT_BY_TESTS,
     }

@@ -206,6 +206,28 @@ PLANTS = {
     "submodules": """git clone -q --bare . ../m.git
         git -c protocol.file.allow=always submodule --quiet add -b base ../m.git mod
         git rm -q -f --cached mod .gitmodules; rm -rf ../m.git .gitmodules""",
+    "bundle with a line break in its name": """git bundle create -q b --all; mv b 'a
+b'; mkdir 'c
+d'; cp 'a
+b' 'c
+d/e'""",
+    "folder split in two": """git clone -q --bare . common; mkdir split; mv common/HEAD split
+        mkdir other; mv common other/of; echo ../other/of >split/commondir""",
+    "bare clone whose HEAD is a link": """git clone -q --bare . bare; rm bare/HEAD
+        ln -s refs/heads/future bare/HEAD""",
+    "bare clone without HEAD": "git clone -q --bare . bare; rm bare/HEAD; mv bare/refs bare/references",
+    "pack of version 3": """git repack -q -a -d; cp .git/objects/pack/*.pack p; chmod +w p
+        printf '\\003' | dd of=p bs=1 seek=7 conv=notrunc status=none""",
+    "tag without a tagger": """printf 'object %s\ntype commit\ntag v1.2\n\nWORDS\n' $(git rev-parse base) >t
+        git update-ref refs/tags/v1.2 $(git hash-object --literally -t tag -w t); rm t""",
+    "tag of a tag without a tagger": """printf 'object %s\ntype commit\ntag v1.2\n\nWORDS\n' $(git rev-parse base) >t
+        git update-ref refs/tags/v1.2 $(git hash-object --literally -t tag -w t); rm t
+        GIT_COMMITTER_DATE='@1500 +0000' git tag -a v1.3 -m inner v1.2; git tag -d v1.2""",
+    "objects under another folder's name": """mkdir store; cp -r .git/objects/?? store; chmod -R u+w store
+        cp -r store 'a
+b'""",
+    "a bundle that git is told not to look at": """git bundle create -q b --all; git add b
+        git update-index --assume-unchanged b""",
     "old remotes files": "mkdir -p .git/remotes .git/branches; git rev-parse future >.git/branches/x",
     "large file storage": """mkdir -p .git/lfs/objects .git/annex
         echo SECRET | tee .git/lfs/objects/x >.git/annex/y""",
@@ -273,6 +295,17 @@ REFUSED = {
     ),
     "a link to an odd place": ("echo a >../odd; ln -s ../../../odd .git/objects/info/odd", "has a link to"),
     "a tracked file replaced by a bundle": ("git bundle create -q lib/a.py --all", "replaced by a git bundle"),
+    "a tracked file replaced by a bundle, in silence": (
+        "git update-index --assume-unchanged lib/a.py; git bundle create -q lib/a.py --all",
+        "replaced by a git bundle",
+    ),
+    "a tracked file replaced by a bundle, skipped": (
+        "git update-index --skip-worktree lib/a.py; git bundle create -q lib/a.py --all",
+        "replaced by a git bundle",
+    ),
+    "a clone beside it": ("git clone -q . ../other", "another copy .*/other/.git"),
+    "a shallow clone of later": ("git clone -q --depth 1 -b future file://$PWD ../late", "another copy .*/late/.git"),
+    "a split clone beside it": ("mkdir ../a; git clone -q --separate-git-dir=../a/b . ../c", "another copy .*/a/b"),
     "the root is a bare repository too": ("git clone -q --bare . ../c; mv ../c/* .", "root is itself a bare"),
 }
 
