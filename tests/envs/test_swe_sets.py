@@ -138,9 +138,7 @@ def test_the_agent_finds_neither_the_fix_nor_the_tests(images: dict[str, str], t
 
     run(twice, docker())
     untracked = ["?? build/"] if name == "swe-smith" else ["?? .venv/", "?? install.sh"]
-    # build/lib/shop/other.py is a file of its own: no copy of what the bug changes.
-    copies = ["/testbed/build/lib/shop/other.py"] if name == "swe-smith" else []
-    assert sorted(seen[0].split("\n")[:-1]) == sorted([*untracked, *copies]) == sorted(seen[2].split("\n")[:-1])
+    assert sorted(seen[0].split("\n")[:-1]) == sorted(untracked) == sorted(seen[2].split("\n")[:-1])
     assert "return a - b" in seen[1]
     assert "test_old.py" in seen[1]
 
