@@ -82,7 +82,7 @@ async def _vllm(
 
     from agent.engines.vllm.loading import OUR_RELOAD, FileLoader, Loader
     from agent.engines.vllm.policy import ServingSettings, VllmPolicy
-    from agent.engines.vllm.proof import TOLERANCE, TOLERANCE_LOW
+    from agent.engines.vllm.proof import limits_for
     from agent.engines.vllm.supervisor import SuperviseSettings, Supervisor
     from agent.engines.vllm.transfer import TransferLoader, TransferSettings
 
@@ -91,7 +91,6 @@ async def _vllm(
     if work is None:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sao-serving-")))
     logs = work / "logs"
-    exact = launch.dtype == "float32" and config.train.weights_dtype == "fp32"
     urls = list(engine.servers)
     failures: list[ServerStartFailed] = []
     policy: VllmPolicy | None = None
@@ -137,7 +136,7 @@ async def _vllm(
         settings=ServingSettings(
             in_flight=engine.in_flight,
             patience_s=engine.patience_s,
-            tolerance=TOLERANCE if exact else TOLERANCE_LOW,
+            limits=limits_for(launch.dtype, config.train.weights_dtype),
             sleep_level=engine.sleep_level if engine.mode == "colocated" else 0,
         ),
     )

@@ -73,6 +73,7 @@ class Trainer:
         self.turn = turn
         self.paths, self.learner, self.config, self.say = paths, learner, config, say
         self.about = dict(about or {})
+        self._probe_tokens: list[int] | None = None
         self.journal = Journal(paths.journal)
         self.checkpoints = Checkpoints(paths.checkpoints, keep=config.keep_checkpoints)
         dtype = torch.bfloat16 if config.weights_dtype == "bf16" else None
@@ -230,11 +231,18 @@ class Trainer:
             "step": state.step,
             "updates": state.updates,
             "settings": self.settings,
-            **about_probe(self.learner.policy),  # an engine that serves these weights must give the same numbers
+            **self._probe(),  # an engine that serves these weights must give the same numbers
         }
         self.weights.publish(self.learner.policy, state.version, about)
         self.journal.write("published", step=state.step, version=state.version.number, lineage=state.lineage)
         crash_point("publish.after_journal")
+
+    def _probe(self) -> dict[str, Any]:
+        """Of the present weights, over tokens that this trainer draws once: a step moves what is likely a little."""
+        about = about_probe(self.learner.policy, self._probe_tokens)
+        if about:
+            self._probe_tokens = about["probe"]["tokens"]
+        return about
 
     def _report(self, metrics: dict[str, object], alarms: Sequence[Alarm], version: int) -> None:
         for alarm in alarms:

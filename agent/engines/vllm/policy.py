@@ -26,7 +26,7 @@ from agent.engines.vllm.answers import read_generation
 from agent.engines.vllm.client import VllmClient
 from agent.engines.vllm.faults import ServerFault, ServerGone, ServerRefused, WeightUpdateFailed
 from agent.engines.vllm.loading import Deadlines, FileLoader, Loader
-from agent.engines.vllm.proof import TOLERANCE
+from agent.engines.vllm.proof import FP32, Limits
 from agent.engines.vllm.published import PublishedWeights, drop_others, keep_weights
 from agent.engines.vllm.rest import EngineClock, check_sleepers
 from agent.engines.vllm.router import Router, Server
@@ -51,7 +51,7 @@ class ServingSettings:
     health_timeout_s: float = 20.0
     health_misses: int = 3
     """Unanswered health checks running after which a server counts as down and its requests go elsewhere."""
-    tolerance: float = TOLERANCE
+    limits: Limits = FP32
     """Of the served-weights proof."""
     sleep_level: int = 0
     """How deep servers sleep while the trainer has the device (`sync.lay_down`); 0: never asked to."""
@@ -74,8 +74,10 @@ class ServingStats:
     sampled_again: int = 0
     """Turns sampled again because a server failed."""
     updates: int = 0
+    proof_mean: float = 0.0
+    """Largest mean difference that a passed proof has seen, nats a token."""
     proof_worst: float = 0.0
-    """Largest difference that a passed proof has seen."""
+    """Largest difference of one token that a passed proof has seen."""
 
 
 class VllmPolicy(TrainablePolicy):
@@ -267,8 +269,9 @@ class VllmPolicy(TrainablePolicy):
         try:
             async with server.sync_lock:
                 while (weights := self._weights) is not None and not is_proven(server, weights.label):
-                    worst = await bring(server, weights, self.settings.deadlines, self.settings.tolerance)
-                    self.stats.proof_worst = max(self.stats.proof_worst, worst)
+                    seen = await bring(server, weights, self.settings.deadlines, self.settings.limits)
+                    self.stats.proof_mean = max(self.stats.proof_mean, seen.mean)
+                    self.stats.proof_worst = max(self.stats.proof_worst, seen.worst)
         except ServerFault as fault:
             self._router.mark_down(server, str(fault))
         except EngineError as error:  # its weights are undefined now, and the same would come again

@@ -24,13 +24,13 @@ from agent.engines.vllm.faults import (
     WeightUpdateFailed,
 )
 from agent.engines.vllm.loading import Deadlines
-from agent.engines.vllm.proof import check_probe
+from agent.engines.vllm.proof import Difference, Limits, check_probe
 from agent.engines.vllm.published import PublishedWeights
 from agent.engines.vllm.router import Server
 
 
-async def bring(server: Server, weights: PublishedWeights, deadlines: Deadlines, tolerance: float) -> float:
-    """Returns the proof's largest difference. Raises ServedWeightsWrong, WeightUpdateFailed, ServerFault (it may come
+async def bring(server: Server, weights: PublishedWeights, deadlines: Deadlines, limits: Limits) -> Difference:
+    """Returns what the proof has seen. Raises ServedWeightsWrong, WeightUpdateFailed, ServerFault (it may come
     back: try again then). Whatever is raised, `proven` raises for what was sampled under the new label meanwhile."""
     client, label = server.client, weights.label
     proof: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,13 +44,13 @@ async def bring(server: Server, weights: PublishedWeights, deadlines: Deadlines,
         served, answered_by = read_prompt_logprobs(answer, weights.probe["tokens"])
         if answered_by != label:
             raise AnswerFault(f"{client.url} answered the probe with {answered_by!r} where {label!r} was just loaded")
-        worst = check_probe(client.url, weights.probe, served, tolerance)
+        seen = check_probe(client.url, weights.probe, served, limits)
     except BaseException as error:
         known = isinstance(error, ServerFault | ServedWeightsWrong | WeightUpdateFailed)
         proof.set_exception(error if known else ServerFault(f"{client.url}: the update to {label} was broken off"))
         raise
     proof.set_result(None)
-    return worst
+    return seen
 
 
 async def _load(server: Server, weights: PublishedWeights, deadlines: Deadlines) -> None:
