@@ -1,8 +1,8 @@
 """How far two right computations of the same weights differ, and how far wrong ones: the limits of the served-weights
 proof (agent/engines/vllm/proof.py) are set between the two.
 
-    python -m benchmarks.served_weights                     # the shipped policy and two that it makes and trains a little
-    python -m benchmarks.served_weights build/smollm2 ...   # and these model folders
+    python -m benchmarks.served_weights                 # the shipped policy and two that it makes and trains a little
+    python -m benchmarks.served_weights build/smollm2   # and these model folders
 
 The reference is fp32 with fp32 arithmetic, as the trainer computes its probe; the other side computes in fp32 (over
 other kernels), bf16 or fp16, with the right weights or with one fault: a layer of the old weights kept after an update,
@@ -38,8 +38,9 @@ def made_model(kind: str, steps: int) -> Any:
 
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
-        "vocab_size": 256, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512, "bos_token_id": 10, "eos_token_id": 10,
+        "vocab_size": 256, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "head_dim": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "bos_token_id": 10,
+        "eos_token_id": 10,
     }  # fmt: skip
     if kind == "qwen3_moe":
         sizes |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True}
@@ -103,9 +104,10 @@ def faults(old: Any, new: Any) -> Iterator[tuple[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, help="model folders to measure too")
-    parser.add_argument("--steps", type=int, default=150, help="of training for the made models")
+    parser.add_argument("--steps", type=int, default=100, help="of training for the made models")
     parser.add_argument("--seeds", type=int, default=3, help="probes of each model")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # several would wait for one another on a busy machine
     models: dict[str, Any] = {"demo": load_model(DEMO_POLICY, torch.device("cpu"), torch.float32).eval()}
     models |= {kind: made_model(kind, arguments.steps) for kind in ("qwen3", "qwen3_moe")}
     for folder in arguments.folders:
@@ -130,9 +132,7 @@ def main() -> int:
         for key in DTYPES:
             for row, found in result.items():
                 if row.startswith(f"{name} {key} "):
-                    print(
-                        f"{row:45s} " + "  ".join(f"{m:.2g}/{q:.2g}/{w:.2g}{'!' if c else ''}" for m, q, w, c in found)
-                    )
+                    print(f"{row:45s} " + "  ".join(f"{m:.2g}/{q:.2g}/{w:.2g}{'!' * c}" for m, q, w, c in found))
     print(json.dumps({"false_alarms": alarms, "lost_parts_missed": missed, "mean_quantile_worst_caught": result}))
     return 1 if alarms or missed else 0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.endpoint.actor import lineage_of
+from agent.engines.model_files import stored_tensors
 from agent.presets import Preset, load_preset
 from agent.renderers import Renderer
 from agent.renderers.choose import renderer_for
@@ -68,6 +69,8 @@ def parts_of(config: Config) -> Parts:
         devices_of(config)
     endpoint = checked(config) if is_endpoint(config) else None
     folder = model_folder(config.model.path)
+    if not endpoint:
+        stored_tensors(folder)  # a folder that lacks a file is refused before anything starts
     tokenizer = load_tokenizer(folder)
     preset = load_preset(config.agent.preset)
     from_hub = folder.parent.name == "snapshots"  # the folder's own name is a commit there

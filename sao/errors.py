@@ -7,7 +7,7 @@ import sys
 USER, INFRASTRUCTURE = 2, 3
 _HEAVY = {
     "agent.engines.vllm.devices": ("DevicesRefused",),
-    "agent.engines.weights": ("ModelRefused",),
+    "agent.engines.model_files": ("ModelRefused",),
     "trainer.controls": ("ControlError",),
     "trainer.critic": ("CriticError",),
     "trainer.folders": ("FolderError",),

@@ -27,7 +27,7 @@ from sao import start
 from sao.assemble import copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
-from sao.paths import UserError
+from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
@@ -193,8 +193,14 @@ def describe_training(config: Config, console: Console) -> None:
     """The resolved configuration and the plan's arithmetic; starts nothing, makes no folder."""
     from rich.table import Table
 
+    from agent.engines.model_files import check_model_folder
+    from trainer.memory import refuse_what_cannot_fit, step_memory
+    from trainer.setup import choose_device
+
     config = for_training(config)
     train, step = config.train, config.train.resolved_step()
+    model = model_folder(config.model.path, download=False)
+    check_model_folder(model)
     console.print(config.to_toml(), markup=False, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row(
@@ -213,6 +219,11 @@ def describe_training(config: Config, console: Console) -> None:
     table.add_row(
         "kept", f"a checkpoint every {train.checkpoint_every} steps, a version every {train.publish_every} updates"
     )
+    device = choose_device(train.device)
+    table.add_row("device", f"{device}, one: policy, critic and their optimizers have to fit into it")
+    memory = step_memory(model, step)
+    table.add_row("memory", memory.text())
+    table.add_row("", refuse_what_cannot_fit(memory, device))
     console.print(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.engines.model_files import check_model_folder
 from agent.tokenizer import load_tokenizer
 from sao.assemble import weights_hash
 from sao.config import Config
@@ -12,6 +13,7 @@ from sao.paths import UserError
 from sao.train_files import CRITIC
 from trainer.gpu_turn import GpuTurn
 from trainer.loop import Trainer
+from trainer.memory import refuse_what_cannot_fit, step_memory
 from trainer.metrics import MetricsWriter, open_tracker
 from trainer.paths import TrainerPaths
 from trainer.setup import build_learner, choose_device, load_policy, model_hash
@@ -43,8 +45,11 @@ def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], No
     train = config.train
     paths = TrainerPaths(run)
     tokenizer = load_tokenizer(model).fingerprint
+    device = choose_device(train.device)
+    check_model_folder(model)
+    say(f"memory: {refuse_what_cannot_fit(step_memory(model, train.resolved_step()), device)}")
     base = model_hash(model)
-    policy = load_policy(model, choose_device(train.device))
+    policy = load_policy(model, device)
     learner = build_learner(
         policy,
         train.resolved_step(),

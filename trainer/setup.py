@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from agent.engines.model_files import check_model_folder
 from trainer.config import StepConfig
 from trainer.critic import Critic, load_critic, read_manifest
 from trainer.folders import sha256
@@ -29,7 +30,8 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_policy(folder: Path, device: torch.device) -> nn.Module:
-    """A Hugging Face causal LM from safetensors, fp32. Raises TrainingSetupError."""
+    """A Hugging Face causal LM from safetensors, fp32. Raises TrainingSetupError, ModelRefused (before it is built)."""
+    check_model_folder(folder)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 

@@ -6,7 +6,6 @@ checked as a whole before the first tensor changes, so a bad one leaves the old 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from agent.engines.model_files import ModelRefused as ModelRefused
+from agent.engines.model_files import check_model_folder, weight_files
 from agent.engines.slots import ATTENTION
 from agent.policy import EngineError
-
-
-class ModelRefused(EngineError):
-    """The model folder or the weights cannot be used here; the text says why and what to do."""
 
 
 class ContextOverflow(EngineError):
@@ -47,10 +44,7 @@ def load_model(folder: str | Path, device: torch.device, dtype: torch.dtype) -> 
     from transformers.utils import logging
 
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ModelRefused(
-            f"{folder}: no config.json, so no Hugging Face model. Point at a folder made by save_pretrained."
-        )
+    check_model_folder(folder)
     shows_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # it would run through the caller's live view
     try:
@@ -108,15 +102,10 @@ def read_weights(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]
     if isinstance(source, Mapping):
         return dict(source)
     folder = Path(source)
-    index = folder / "model.safetensors.index.json"
+    tensors: dict[str, Tensor] = {}
     try:
-        if index.is_file():
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        else:
-            names = ["model.safetensors"]
-        tensors: dict[str, Tensor] = {}
-        for name in names:
-            tensors.update(load_file(folder / name))
+        for file in weight_files(folder):
+            tensors.update(load_file(file))
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise ModelRefused(f"{folder}: cannot read the weights ({type(error).__name__}: {error})") from error
     return tensors
