@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import re
 import secrets
 import time
@@ -40,7 +39,7 @@ from dataclasses import replace
 
 from envs.sandbox.channel_text import RS, Helpers, channel_script, check_env, exports, may_teach, quote, remember
 from envs.sandbox.contract import ExecResult, SandboxError, SandboxSpec
-from envs.sandbox.request import Request
+from envs.sandbox.request import Request, raise_for
 
 BLOCK = 2048
 """Size of one read of the output's head, as in channel.sh."""
@@ -368,11 +367,11 @@ class Channel:
     async def put(self, path: str, data: bytes, mode: int | None) -> None:
         octal = "-" if mode is None else f"{mode:o}"
         done = await self._transfer("put", path, octal, len(data), data=data, size=len(data))
-        _raise_for(done.words, path)
+        raise_for(done.words, path)
 
     async def untar(self, directory: str, archive: bytes) -> None:
         done = await self._transfer("untar", directory, len(archive), data=archive, size=len(archive) * 4)
-        _raise_for(done.words, directory)
+        raise_for(done.words, directory)
 
     async def get(self, path: str, max_bytes: int) -> bytes:
         done = await self._transfer("get", path, max_bytes + 1, size=max_bytes)
@@ -395,17 +394,3 @@ def _shares(cap: int, block: int) -> tuple[int, int]:
     """Reads of the output's head, of `block` bytes each, and bytes of its tail (64: room for the E frame)."""
     reads = max(1, cap // 2 // block)
     return reads, max(1, cap - reads * block) + 64 * (block > 1)
-
-
-_ERRNOS = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EFBIG, errno.EEXIST, errno.ELOOP)
-
-
-def _raise_for(words: list[str], path: str) -> None:
-    """The error number is read off the message, which is the C locale's."""
-    if words[0] == "0":
-        return
-    text = " ".join(words[1:]) or f"exit code {words[0]}"
-    for number in _ERRNOS:
-        if os.strerror(number).lower() in text.lower():
-            raise OSError(number, text, path)
-    raise OSError(errno.EIO, text, path)

@@ -64,15 +64,14 @@ _HOSTS = (
 
 
 def container_settings(
-    api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "", filters: bool = True
+    api: Any, spec: SandboxSpec, labels: dict[str, str], runtime: str = "", filters: bool = True, here: bool = False
 ) -> dict[str, Any]:
     """Arguments of the create call: everything a sandbox may and may not do. `filters`: the engine can filter system
-    calls."""
+    calls. `here`: its kernel is this machine's."""
     from docker.types import LogConfig, Ulimit
 
     limits = spec.limits
-    watches = may_watch(limits) and api.base_url.startswith("http+docker://")  # else its limits are not this machine's
-    profile = [f"seccomp={docker_profile(watches=watches)}"] if filters else []
+    profile = [f"seccomp={docker_profile(watches=here and may_watch(limits))}"] if filters else []
     host = api.create_host_config(
         init=False,  # the channel is it: then nothing inside can kill it
         auto_remove=True,
@@ -156,7 +155,8 @@ class DockerSandbox(ChannelledSandbox):
         if self._given_up.is_set():
             raise SandboxDead(f"sandbox {self.sandbox_id} was closed while it started")
         labels = {**self.spec.labels, **self._backend.labels(self.sandbox_id, self.spec.deadline_s)}
-        settings = container_settings(api, self.spec, labels, self._backend.runtime, self._backend.filters(api))
+        filters, here = self._backend.engine_can(api)
+        settings = container_settings(api, self.spec, labels, self._backend.runtime, filters, here)
         settings["host_config"]["Mounts"] = [
             {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": labels}}
             for target in self._backend.volumes_of(api, settings["image"])
@@ -226,7 +226,7 @@ class DockerBackend(SandboxBackend):
         self._serial = itertools.count()
         self._live: set[DockerSandbox] = set()
         self._states: set[str] = set()
-        self._filters: bool | None = None
+        self._engine_can: tuple[bool, bool] | None = None
         self._volumes: dict[str, tuple[str, ...]] = {}
         self._pace = asyncio.Semaphore(starts_at_once or starts_that_suit())
 
@@ -241,14 +241,16 @@ class DockerBackend(SandboxBackend):
             self._volumes[image] = tuple(api.inspect_image(image)["Config"].get("Volumes") or ())
         return self._volumes[image]
 
-    def filters(self, api: Any) -> bool:
-        """Whether the engine can filter system calls; asked once. One that cannot says so and runs without."""
-        if self._filters is None:
-            options = api.info().get("SecurityOptions") or []
-            self._filters = any("name=seccomp" in each for each in options)
-            if not self._filters:
+    def engine_can(self, api: Any) -> tuple[bool, bool]:
+        """Whether the engine can filter system calls, and whether its kernel is this machine's; asked once. One that
+        cannot filter runs without, and the log says so."""
+        if self._engine_can is None:
+            info, own = api.info(), os.uname()
+            filters = any("name=seccomp" in each for each in info.get("SecurityOptions") or [])
+            if not filters:
                 log.warning("the engine at %s cannot filter system calls: sandboxes run without", self.engine.address)
-        return self._filters
+            self._engine_can = filters, (info.get("Name"), info.get("KernelVersion")) == (own.nodename, own.release)
+        return self._engine_can
 
     async def check(self) -> None:
         await asyncio.to_thread(self.engine.ping)

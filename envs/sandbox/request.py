@@ -6,6 +6,8 @@ are known; a command counts as complete only when its output and its end have bo
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 
 from envs.sandbox.contract import ExecResult
@@ -75,3 +77,17 @@ class Request:
             tail = tail[len(tail) - keep :] if keep < len(tail) else tail
         code = TIMED_OUT_CODE if timed_out else (137 if self.code is None else self.code)
         return ExecResult(head + tail, code, seconds, timed_out, missing, len(head) if missing else 0)
+
+
+_ERRNOS = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EFBIG, errno.EEXIST, errno.ELOOP)
+
+
+def raise_for(words: list[str], path: str) -> None:
+    """The error number is read off the message, which is the C locale's."""
+    if words[0] == "0":
+        return
+    text = " ".join(words[1:]) or f"exit code {words[0]}"
+    for number in _ERRNOS:
+        if os.strerror(number).lower() in text.lower():
+            raise OSError(number, text, path)
+    raise OSError(errno.EIO, text, path)

@@ -194,12 +194,14 @@ def test_a_supervisor_that_was_itself_stopped_does_not_take_its_server_for_hung(
     assert gone(found)
 
 
-@pytest.mark.parametrize("how", ["input", "SIGTERM", "by_itself"])
+@pytest.mark.parametrize("how", ["input", "word", "SIGTERM", "by_itself"])
 def test_the_guard_leaves_nothing(tmp_path: Path, how: str) -> None:
-    """A child in another session that ignores SIGTERM, and an orphan of it."""
+    """A child in another session that ignores SIGTERM, and an orphan of it. The grace is for who asks: not when the
+    parent is gone."""
+    grace = "600" if how == "input" else "0.2"
     deaf = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 600' &) ; setsid sleep 600 & echo up; "
     process = subprocess.Popen(
-        [sys.executable, "-I", guard.__file__, "0.2", "sh", "-c", deaf + ("exit 5" if how == "by_itself" else "wait")],
+        [sys.executable, "-I", guard.__file__, grace, "sh", "-c", deaf + ("exit 5" if how == "by_itself" else "wait")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -210,6 +212,9 @@ def test_the_guard_leaves_nothing(tmp_path: Path, how: str) -> None:
     found = descendants(process.pid)
     if how == "input":
         process.stdin.close()
+    elif how == "word":
+        process.stdin.write(b"stop\n")
+        process.stdin.flush()
     elif how == "SIGTERM":
         process.send_signal(signal.SIGTERM)
     code = process.wait(30)

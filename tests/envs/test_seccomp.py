@@ -344,7 +344,7 @@ def test_the_profile_refuses_all_that_the_engines_own_does(monkeypatch: pytest.M
 
         async def main() -> None:
             backend = DockerBackend("default-profile")
-            backend._filters = filters
+            backend._engine_can = filters, True
             async with await backend.start(spec()) as box:
                 await box.put("/tmp/every.py", EVERY.encode())
                 result = await box.exec(f"python3 /tmp/every.py {NEWEST + 20} 2>/dev/null", timeout_s=300)
