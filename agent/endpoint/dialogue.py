@@ -27,7 +27,7 @@ from agent.endpoint.answers import Answer, Usage
 from agent.endpoint.client import ChatClient, Idle
 from agent.endpoint.faults import Filtered, TooLong
 from agent.parsers import CallError, Parsed, Tools, fenced, hermes, native
-from agent.parsers.common import THINK, THOUGHT, after_thought
+from agent.parsers.common import spoken
 from agent.policy import StopReason
 from agent.presets import Limits, Preset
 from agent.renderers import Message
@@ -174,9 +174,9 @@ class EndpointDialogue(Dialogue):
     def parse(self, *, cut: bool) -> Parsed:
         answer = self._newest
         if self._fenced:
-            parsed = fenced.parse(answer.content, cut=cut, in_thought=_in_thought(answer.content))
+            parsed = fenced.parse(answer.content, cut=cut)
         elif self.manner.calls == "text":
-            parsed = hermes.parse(answer.content, cut=cut, in_thought=_in_thought(answer.content))
+            parsed = hermes.parse(answer.content, cut=cut)
         else:
             parsed = native.parse(answer.calls, cut=cut)
         self._messages.append(self._reply(answer, parsed))
@@ -204,7 +204,8 @@ class EndpointDialogue(Dialogue):
         return made
 
     def said(self) -> str:
-        return after_thought(self._newest.content, _in_thought(self._newest.content))
+        # A server without a reasoning parser: the template opened the thought, so the text only holds its end.
+        return spoken(self._newest.content, False)
 
     def observe(self, texts: list[str], names: Sequence[str | None], room: int) -> int | None:
         shown = fitted(texts, room, lambda made: made, lambda made: sum(map(guessed_tokens, made)))
@@ -256,11 +257,6 @@ def shorter(room: int, refused: TooLong) -> int:
         if left < room:
             return left
     return room // 2
-
-
-def _in_thought(content: str) -> bool:
-    """A server without a reasoning parser: the template opened the thought, so the text only holds its end."""
-    return THOUGHT in content and not content.lstrip().startswith(THINK)
 
 
 def _shown_call(call: Any) -> tuple[str, str]:

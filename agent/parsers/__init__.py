@@ -4,7 +4,9 @@ One module per format, each with `parse` (never raises, never returns nothing: e
 call is written, for demonstrations and scripted play). What all of them promise:
 * a call that was cut off or not closed is never returned as a call;
 * an argument is what the model wrote, byte for byte, whatever it holds: braces, tags, quotes, any Unicode;
-* thinking text is never searched for calls.
+* thinking text is never searched for calls, wherever in the turn a thought begins; what stands before a closing tag
+  without an opening one was thought as well. A tag right between backticks or quotes is spoken of, not used;
+* the time is linear in the turn's length.
 A format whose values have no escape (`tagged`, `fenced`) keeps the first promise by reading a turn whole or not at all.
 """
 
@@ -34,6 +36,8 @@ class CallErrorKind(enum.StrEnum):
     """The model ended its turn inside a call."""
     CUT_BY_LENGTH = "cut_by_length"
     """The turn was cut by its token limit inside a call, or before any."""
+    IN_THOUGHT = "in_thought"
+    """What could be a call stands inside a thought, which runs nothing."""
     SEVERAL_CALLS = "several_calls"
     """More calls in one turn than the preset or the format allows; none was run."""
 

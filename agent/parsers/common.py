@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,57 @@ def skip_space(text: str, at: int) -> int:
     """The first place from `at` on that is no white space of JSON's. Other Unicode spaces are text."""
     found = _BLANK.match(text, at)
     return found.end() if found else at
+
+
+_THINK_TAG = re.compile("</?think>")
+_QUOTES = "`'\""
+
+
+def is_quoted(text: str, start: int, end: int) -> bool:
+    """Right between two backticks or quotes: spoken of."""
+    return start > 0 and end < len(text) and text[start - 1] in _QUOTES and text[end] == text[start - 1]
+
+
+def next_tag(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
+    """The next one that is not quoted."""
+    for found in pattern.finditer(text, at):
+        if not is_quoted(text, found.start(), found.end()):
+            return found
+    return None
+
+
+def thought_end(text: str, at: int) -> int | None:
+    """Behind the tag that closes the thought in which `at` stands; None when it stays open."""
+    for found in _THINK_TAG.finditer(text, at):
+        if found[0] == THOUGHT and not is_quoted(text, found.start(), found.end()):
+            return found.end()
+    return None
+
+
+def spoken(text: str, in_thought: bool) -> str:
+    """The text outside of its thoughts. `in_thought`: it begins inside one."""
+    parts: list[str] = []
+    at: int | None = thought_end(text, 0) if in_thought else 0
+    while at is not None:
+        tag = next_tag(_THINK_TAG, text, at)
+        if tag is None:
+            return "".join([*parts, text[at:]])
+        if tag[0] == THOUGHT:  # all before it was thought
+            parts, at = [], tag.end()
+        else:
+            parts.append(text[at : tag.start()])
+            at = thought_end(text, tag.end())
+    return "".join(parts)
+
+
+def in_thought_error(cut: bool, shape: str) -> CallError:
+    if cut:
+        return missing(cut, shape)
+    return CallError(
+        CallErrorKind.IN_THOUGHT,
+        f"No tool call was run: it stands inside a thought. Close the thought with {THOUGHT}, then call the tool:\n"
+        f"{shape}",
+    )
 
 
 def after_thought(text: str, in_thought: bool) -> str:
@@ -46,7 +98,8 @@ def _no_constant(name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, _ in pairs if counts[key] > 1)
         raise Refused(f"the key {twice!r} is given twice")
     return made
 

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Sequence
 from agent.parsers import CallError, CallErrorKind, Parsed, Tools, Unspeakable
 from agent.parsers.common import (
     BAD_JSON,
+    THINK,
     THOUGHT,
-    after_thought,
     bad_json,
     decode,
+    in_thought_error,
+    is_quoted,
     missing,
     skip_space,
     to_json,
@@ -33,16 +35,25 @@ MARKS = (CALLS_BEGIN, CALLS_END, CALL_BEGIN, CALL_END, SEP)
 SHAPE = f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}<tool>\n```json\n{{...}}\n```{CALL_END}{CALLS_END}"
 _FENCED = re.compile(r"[ \t\r\n]*([^\s`]+)[ \t]*\r?\n```json[ \t]*\r?\n")
 _FENCE_END = re.compile(r"[ \t\r\n]*```[ \t\r\n]*")
+_THINK_TAG = re.compile("</?think>")
 _BLANK = re.compile(r"[ \t\r\n]*")
 
 
 def parse(pieces: Sequence[str], *, cut: bool = False, in_thought: bool = False, tools: Tools = ()) -> Parsed:
     """All calls of one model turn, in order. `pieces` as `marks.split` or the tokenizer gives them."""
     found: list[ToolCall | CallError] = []
-    pieces = _spoken(pieces, in_thought)
-    at = 0
+    thinking, hidden, at = in_thought, False, 0
     while at < len(pieces):
-        if not is_mark(pieces[at], CALL_BEGIN):
+        piece = pieces[at]
+        if not isinstance(piece, Mark):
+            for tag in _THINK_TAG.finditer(piece):
+                if is_quoted(piece, tag.start(), tag.end()):
+                    continue
+                if tag[0] == THOUGHT and not thinking:  # all before it was thought
+                    hidden, found = hidden or bool(found), []
+                thinking = tag[0] == THINK or (thinking and tag[0] != THOUGHT)
+        if thinking or not is_mark(piece, CALL_BEGIN):
+            hidden = hidden or is_mark(piece, CALL_BEGIN)
             at += 1
             continue
         end = next((i for i in range(at + 1, len(pieces)) if isinstance(pieces[i], Mark) and pieces[i] != SEP), None)
@@ -55,7 +66,9 @@ def parse(pieces: Sequence[str], *, cut: bool = False, in_thought: bool = False,
             continue
         found.append(_one(pieces[at + 1 : end]))
         at = end + 1
-    return tuple(found) if found else (missing(cut, SHAPE),)
+    if found:
+        return tuple(found)
+    return (in_thought_error(cut, SHAPE) if hidden else missing(cut, SHAPE),)
 
 
 def spell(calls: Iterable[ToolCall], fenced: bool = True) -> list[str]:
@@ -72,25 +85,6 @@ def spell(calls: Iterable[ToolCall], fenced: bool = True) -> list[str]:
             between, body = [], [call.name, Mark(SEP), arguments]
         pieces += [*between, Mark(CALL_BEGIN), *body, Mark(CALL_END)]
     return [*pieces, Mark(CALLS_END)]
-
-
-def _spoken(pieces: Sequence[str], in_thought: bool) -> list[str]:
-    """The pieces behind a leading thought. The tags are text or tokens, as the tokenizer has it."""
-    flat = "".join(pieces)
-    rest = after_thought(flat, in_thought)
-    if rest == flat:
-        return list(pieces)
-    if not rest:
-        return []
-    at, taken = flat.index(THOUGHT) + len(THOUGHT), 0
-    kept: list[str] = []
-    for piece in pieces:
-        if taken >= at:
-            kept.append(piece)
-        elif taken + len(piece) > at:
-            kept.append(piece[at - taken :])
-        taken += len(piece)
-    return kept
 
 
 def _one(body: Sequence[str]) -> ToolCall | CallError:

@@ -15,16 +15,16 @@ import re
 from collections.abc import Iterable
 
 from agent.parsers import CallError, CallErrorKind, Parsed, Tools, Unspeakable
-from agent.parsers.common import after_thought, missing, unclosed
+from agent.parsers.common import THINK, THOUGHT, in_thought_error, missing, next_tag, thought_end, unclosed
 from envs.environment import ToolCall
 
 SHAPE = "```bash\n<command>\n```"
 SUBMIT = "submit"
 _OPEN = re.compile(r"^```(?:bash|sh|shell)[ \t]*\r?$", re.M)
 _FENCE = re.compile(r"^```[ \t]*\r?$")
-_ANY_FENCE = re.compile(r"^```", re.M)
+_TAG = re.compile(r"</?think>|^```", re.M)
 _HERE = re.compile(
-    r"""(?P<skip>'[^']*'|"(?:\\.|[^"\\])*"|\\.|<<<|\(\([^)]*\)\)|(?:^|(?<=\s))\#.*)"""
+    r"""(?P<skip>'[^']*'|"(?:\\.|[^"\\])*"|\\.|<<<|\(\([^)]{0,500}\)\)|(?:^|(?<=\s))\#.*)"""
     r"""|<<(?P<dash>-?)[ \t]*(?P<word>'[^']+'|"[^"]+"|\\?[A-Za-z_][\w.-]*)""",
     re.M,
 )
@@ -32,21 +32,42 @@ _HERE = re.compile(
 
 def parse(text: str, *, cut: bool = False, in_thought: bool = False, tools: Tools = ()) -> Parsed:
     """The turn's command as a call of `bash` (or `submit`), or one error."""
-    body = after_thought(text, in_thought)
-    opened = _OPEN.search(body)
-    if opened is None:
-        return (missing(cut, SHAPE),)
-    lines = body[opened.end() + 1 :].split("\n")
+    at: int | None = thought_end(text, 0) if in_thought else 0
+    hidden = at is None and _OPEN.search(text) is not None
+    found: ToolCall | CallError | None = None
+    while at is not None and (tag := next_tag(_TAG, text, at)):
+        at = tag.end()
+        if tag[0] == THINK:
+            at = thought_end(text, tag.end())
+            hidden = found is None and at is None and _OPEN.search(text, tag.end()) is not None
+        elif tag[0] == THOUGHT:  # all before it was thought
+            hidden, found = hidden or found is not None, None
+        elif found is not None:
+            found = _SEVERAL
+        elif opened := _OPEN.match(text, tag.start()):
+            found, at = _block(text, opened.end() + 1, cut)
+    if found is None:
+        return (in_thought_error(cut, SHAPE) if hidden else missing(cut, SHAPE),)
+    return (found,)
+
+
+def _block(text: str, begin: int, cut: bool) -> tuple[ToolCall | CallError, int]:
+    """The command that begins at `begin`, and where to go on."""
     waiting: list[tuple[str, bool]] = []  # ends of here-documents that are open, and whether tabs may stand before
-    for number, line in enumerate(lines):
+    at = begin
+    while at <= len(text):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at:end]
         if waiting:
             word, tabs = waiting[0]
             if (line.lstrip("\t") if tabs else line).removesuffix("\r") == word:
                 waiting.pop(0)
         elif _FENCE.match(line) and not cut:  # a block that was cut off can look whole, as in `tagged`
-            return (_whole("\n".join(lines[:number]), "\n".join(lines[number + 1 :])),)
+            return _whole(text[begin : max(begin, at - 1)]), end
         else:
             waiting += _here_documents(line)
+        at = end + 1
     if waiting and not cut:
         return (
             CallError(
@@ -54,8 +75,9 @@ def parse(text: str, *, cut: bool = False, in_thought: bool = False, tools: Tool
                 f"The command was not run: the here-document {waiting[0][0]} has no end line. It needs a line that "
                 "holds only that word, and the block a line that holds only ``` after it.",
             ),
+            len(text),
         )
-    return (unclosed(cut, "```bash", "End the block with a line that holds only ```", SHAPE),)
+    return unclosed(cut, "```bash", "End the block with a line that holds only ```", SHAPE), len(text)
 
 
 def spell(calls: Iterable[ToolCall]) -> str:
@@ -68,13 +90,14 @@ def spell(calls: Iterable[ToolCall]) -> str:
     return text
 
 
-def _whole(command: str, rest: str) -> ToolCall | CallError:
-    if _ANY_FENCE.search(rest):
-        return CallError(
-            CallErrorKind.SEVERAL_CALLS,
-            "No command was run: the turn holds more than one fenced block. Write one block and nothing fenced after "
-            "it; several commands may stand in it, joined by && or on lines of their own.",
-        )
+_SEVERAL = CallError(
+    CallErrorKind.SEVERAL_CALLS,
+    "No command was run: the turn holds more than one fenced block. Write one block and nothing fenced after "
+    "it; several commands may stand in it, joined by && or on lines of their own.",
+)
+
+
+def _whole(command: str) -> ToolCall | CallError:
     if not command.strip():
         return missing(False, SHAPE)
     if command.strip() == SUBMIT:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from agent.parsers import CallError, CallErrorKind, Parsed, Tools, Unspeakable
@@ -66,6 +66,7 @@ def messages(pieces: Sequence[str]) -> list[Said]:
 def parse(pieces: Sequence[str], *, cut: bool = False, in_thought: bool = False, tools: Tools = ()) -> Parsed:
     """The turn's call, or one error. `pieces` as `marks.split` or the tokenizer gives them."""
     found: list[ToolCall | CallError] = []
+    known = {tool["function"]["name"] for tool in tools}
     for said in messages(pieces):
         if said.channel == "analysis" and said.end != CALL:
             continue
@@ -73,7 +74,7 @@ def parse(pieces: Sequence[str], *, cut: bool = False, in_thought: bool = False,
             if said.end == CALL:
                 found.append(_bad("the message names no recipient"))
         elif said.end == CALL:
-            found.append(_one(said))
+            found.append(_one(said, known))
         elif said.end:
             found.append(_bad(f"it ends with {said.end}"))
         else:
@@ -114,8 +115,8 @@ def _said(header: Sequence[str], content: Sequence[str], end: str) -> Said:
     return Said(channel, to[1] if to else "", "".join(content), end)
 
 
-def _one(said: Said) -> ToolCall | CallError:
-    if not said.recipient.startswith(_NAMESPACE):
+def _one(said: Said, known: Collection[str]) -> ToolCall | CallError:
+    if not said.recipient.startswith(_NAMESPACE) and said.recipient not in known:  # the models forget it now and then
         return _bad(f"{said.recipient!r} is no function; recipients are {_NAMESPACE}<tool>")
     begin = skip_space(said.content, 0)
     try:

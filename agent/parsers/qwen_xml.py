@@ -1,4 +1,6 @@
-"""Qwen3-Coder's calls: <tool_call><function=NAME><parameter=KEY>…</parameter></function></tool_call>. See `tagged`."""
+"""Qwen3-Coder's calls: <tool_call><function=NAME><parameter=KEY>…</parameter></function></tool_call>. See `tagged`.
+
+The models leave the first tag out now and then; where a turn ends in such calls of known tools, they are read."""
 
 from __future__ import annotations
 
@@ -9,6 +11,15 @@ from agent.parsers import Parsed, Tools, tagged
 from envs.environment import ToolCall
 
 SHAPE = "<tool_call>\n<function=TOOL>\n<parameter=ARGUMENT>\nvalue\n</parameter>\n</function>\n</tool_call>"
+_BARE = tagged.Grammar(
+    open="",
+    name=re.compile(r"<function=([^<>\n]+)>"),
+    key=re.compile(r"<parameter=([^<>\n]+)>"),
+    value_end="</parameter>",
+    close=re.compile(r"</function>[ \t\r\n]*</tool_call>"),
+    trim=True,
+    shape=SHAPE,
+)
 GRAMMAR = tagged.Grammar(
     open="<tool_call>",
     name=re.compile(r"<function=([^<>\n]+)>"),
@@ -17,6 +28,7 @@ GRAMMAR = tagged.Grammar(
     close=re.compile(r"</function>[ \t\r\n]*</tool_call>"),
     trim=True,
     shape=SHAPE,
+    bare=_BARE,
 )
 
 

@@ -14,12 +14,23 @@ from __future__ import annotations
 import bisect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agent.parsers import CallError, CallErrorKind, Parsed, Tools, Unspeakable
-from agent.parsers.common import after_thought, missing, skip_space, to_json, unclosed
+from agent.parsers.common import (
+    THINK,
+    THOUGHT,
+    in_thought_error,
+    missing,
+    next_tag,
+    skip_space,
+    spoken,
+    thought_end,
+    to_json,
+    unclosed,
+)
 from envs.environment import ToolCall
 
 
@@ -37,16 +48,24 @@ class Grammar:
     trim: bool
     """One line break at each end of a value belongs to the tags."""
     shape: str
+    bare: Grammar | None = None
+    """The same without the opening tag, where models forget it."""
 
 
 def parse(grammar: Grammar, text: str, cut: bool, in_thought: bool, tools: Tools) -> Parsed:
-    body = after_thought(text, in_thought)
-    start = body.find(grammar.open)
-    if start < 0:
-        return (missing(cut, grammar.shape),)
+    types = argument_types(tools)
+    start, mention, hidden = _first_call(grammar, text, in_thought, types)
+    if start is None:
+        if hidden:
+            return (in_thought_error(cut, grammar.shape),)
+        if not cut and (found := _without_opening(grammar, text, mention, in_thought, tools)):
+            return found
+        return (missing(cut, grammar.shape) if mention is None else _error(grammar, text, mention, cut),)
+    body = text[start:]
     reading = _Reading(grammar, body)
-    if not reading.tail(start):
-        return (_error(grammar, body, start, cut),)
+    torn = mention is not None and grammar.key.search(text, mention, start) is not None
+    if torn or not reading.tail(0):
+        return (_error(grammar, body, 0, cut),)
     if cut:
         # It reads as whole, but a value that was cut off can look like that.
         return (
@@ -56,8 +75,66 @@ def parse(grammar: Grammar, text: str, cut: bool, in_thought: bool, tools: Tools
                 "Send them again with shorter text before them, or fewer at a time.",
             ),
         )
-    types = argument_types(tools)
-    return tuple(_call(grammar, name, pairs, types.get(name, {})) for name, pairs in reading.calls(start))
+    return tuple(_call(grammar, name, pairs, types.get(name, {})) for name, pairs in reading.calls(0))
+
+
+def _first_call(
+    grammar: Grammar, text: str, in_thought: bool, known: Collection[str]
+) -> tuple[int | None, int | None, bool]:
+    """Where the first call outside of thoughts begins; where else its tag stands; whether a thought holds one."""
+    tags = re.compile(f"</?think>|{re.escape(grammar.open)}")
+    mention: int | None = None
+    at = thought_end(text, 0) if in_thought else 0
+    hidden = at is None and grammar.open in text
+    while at is not None and (tag := next_tag(tags, text, at)):
+        at = tag.end()
+        if tag[0] == THOUGHT:  # all before it was thought
+            hidden, mention = hidden or mention is not None, None
+        elif tag[0] == THINK:
+            at = thought_end(text, tag.end())
+            hidden = at is None and text.find(grammar.open, tag.end()) >= 0
+        elif _begins(grammar, text, tag, known):
+            return tag.start(), mention, False
+        elif mention is None:
+            mention = tag.start()
+    return None, mention, hidden and mention is None
+
+
+def _begins(grammar: Grammar, text: str, tag: re.Match[str], known: Collection[str]) -> bool:
+    """A tool's name follows, and then an argument or the end: a call, and not a word about its tag."""
+    name = grammar.name.match(text, skip_space(text, tag.end()))
+    if name is None:
+        return False
+    at = skip_space(text, name.end())
+    if at == len(text) or grammar.key.match(text, at):
+        return True
+    own_line = tag.start() == 0 or text[tag.start() - 1] in "\n>"
+    return bool(grammar.close.match(text, at)) and (own_line or name[1] in known)
+
+
+def _without_opening(grammar: Grammar, text: str, mention: int | None, in_thought: bool, tools: Tools) -> Parsed | None:
+    """Calls whose opening tag the model left out, as Qwen3-Coder does: where the turn ends in exactly that form, on
+    lines of its own, outside of thoughts and fences, and every tool is one that is offered."""
+    if grammar.bare is None or mention is not None or not tools:
+        return None
+    body = spoken(text, in_thought)
+    known = argument_types(tools)
+    for line in _BARE_LINE.finditer(body):
+        name = grammar.bare.name.match(body, line.end())
+        if name is None or name[1] not in known:
+            continue
+        reading = _Reading(grammar.bare, body[line.end() :])
+        if len(_FENCE.findall(body, 0, line.start())) % 2 or not reading.tail(0):
+            return None
+        calls = reading.calls(0)
+        if any(name not in known for name, _ in calls):
+            return None
+        return tuple(_call(grammar, name, pairs, known[name]) for name, pairs in calls)
+    return None
+
+
+_BARE_LINE = re.compile(r"^ {0,3}(?=<)", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
 
 
 def spell(

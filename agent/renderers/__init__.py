@@ -53,6 +53,10 @@ class Renderer(Protocol):
         """Text of a sampled turn, without the stop token."""
         ...
 
+    def heard(self, tokens: Sequence[int], *, before: Sequence[int]) -> tuple[str, bool]:
+        """The turn's text in which thoughts may still stand as tags, and whether it begins inside one."""
+        ...
+
     def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
         """The turn's text outside its thoughts."""
         ...

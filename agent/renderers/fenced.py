@@ -38,10 +38,14 @@ class FencedRenderer:
         return self.inner.message_ids(text, ended_by)
 
     def parse(self, tokens: Sequence[int], *, before: Sequence[int], cut: bool, tools: Tools) -> Parsed:
-        return fenced.parse(self.inner.said(tokens, before=before), cut=cut)
+        text, in_thought = self.heard(tokens, before=before)
+        return fenced.parse(text, cut=cut, in_thought=in_thought)
 
     def action_text(self, tokens: Sequence[int]) -> str:
         return self.inner.action_text(tokens)
+
+    def heard(self, tokens: Sequence[int], *, before: Sequence[int]) -> tuple[str, bool]:
+        return self.inner.heard(tokens, before=before)
 
     def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
         return self.inner.said(tokens, before=before)

@@ -55,7 +55,10 @@ class GptOssRenderer(TemplateRenderer):
         return [self._ids[START], role, self._ids[MESSAGE], text, self._ids[END]]
 
     def parse(self, tokens: Sequence[int], *, before: Sequence[int], cut: bool, tools: Tools) -> Parsed:
-        return harmony.parse(self._pieces(tokens), cut=cut)
+        return harmony.parse(self._pieces(tokens), cut=cut, tools=tools)
+
+    def heard(self, tokens: Sequence[int], *, before: Sequence[int]) -> tuple[str, bool]:
+        return self.said(tokens, before=before), False
 
     def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
         return harmony.final_text(self._pieces(tokens))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from agent.parsers import Parsed, Tools, hermes
-from agent.parsers.common import THINK, THOUGHT, after_thought
+from agent.parsers.common import THINK, THOUGHT, spoken
 from agent.renderers import Message
 from agent.tokenizer import Tokenizer
 
@@ -51,7 +51,10 @@ class PlainRenderer:
         return self.tokenizer.decode(tokens)
 
     def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
-        return after_thought(self.action_text(tokens), False)
+        return spoken(*self.heard(tokens, before=before))
+
+    def heard(self, tokens: Sequence[int], *, before: Sequence[int]) -> tuple[str, bool]:
+        return self.action_text(tokens), False
 
     def text_ids(self, text: str) -> list[int]:
         """At least one."""

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from agent.parsers import Parsed, Tools, Unspeakable, hermes
-from agent.parsers.common import THINK, THOUGHT, after_thought, to_json
+from agent.parsers.common import THINK, THOUGHT, after_thought, spoken, to_json
 from agent.renderers import Message
 from agent.tokenizer import Tokenizer, TokenizerError
 from envs.environment import ToolCall
@@ -153,7 +153,10 @@ class TemplateRenderer:
         return self.tokenizer.decode(before[-_THOUGHT_TAIL:]).rstrip().endswith(THINK)
 
     def said(self, tokens: Sequence[int], *, before: Sequence[int]) -> str:
-        return after_thought(self.action_text(tokens), self.in_thought(before))
+        return spoken(*self.heard(tokens, before=before))
+
+    def heard(self, tokens: Sequence[int], *, before: Sequence[int]) -> tuple[str, bool]:
+        return self.action_text(tokens), self.in_thought(before)
 
     def action_text(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(self._unstopped(tokens))

@@ -91,7 +91,7 @@ def test_thinking_text_is_not_searched() -> None:
     thought = "<think>\nmaybe " + call("submit") + "\n</think>\n\n"
     assert kinds(thought + call("view", path="a")) == ["view"]
     assert kinds("\n" + thought) == ["missing"]
-    assert kinds("<think>never closed " + call("submit")) == ["missing"]
+    assert kinds("<think>never closed " + call("submit")) == ["in_thought"]
     assert kinds("opened by the prompt " + call("submit") + "</think>" + call("view"), in_thought=True) == ["view"]
     # Outside a thought the tag is text like any other: a file that holds it can be written.
     assert parse(call("create", content="</think>")) == (ToolCall("create", {"content": "</think>"}),)

@@ -249,4 +249,4 @@ def test_marks_are_tokens_not_spellings() -> None:
     body = ["function", Mark(deepseek.SEP), 'view\n```json\n{"path": "<｜tool▁call▁end｜>"}\n```']
     call = [Mark(deepseek.CALL_BEGIN), *body, Mark(deepseek.CALL_END)]
     assert deepseek.parse(call) == (ToolCall("view", {"path": "<｜tool▁call▁end｜>"}),)
-    assert glm_xml.parse("<think>" + glm_xml.spell([ToolCall("submit", {})]))[0] == glm_xml.parse("")[0]
+    assert kinds(glm_xml.parse("<think>" + glm_xml.spell([ToolCall("submit", {})]))) == ["in_thought"]
