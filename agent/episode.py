@@ -56,7 +56,7 @@ _ABORT_GRACE_S = 5.0
 """How long an engine may take to return the tokens of an aborted generation before the call is cancelled."""
 _CLOCK_S = 0.05
 _STEP_GRACE_S = 60.0
-"""How far a tool call may exceed command_timeout_s before the sandbox counts as hung."""
+"""How far a tool call may exceed the longest command before the sandbox counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class _Episode:
         if item.name not in offered:
             message = f"there is no tool {item.name!r}. Tools: {', '.join(offered)}."
             return Observation(error_text("unknown_tool", message), error="unknown_tool")
-        limit = self.limits.command_timeout_s + _STEP_GRACE_S
+        limit = self.limits.longest_command_s + _STEP_GRACE_S
         return await self._world("step", self.env.step(item), limit)
 
     async def _grade(self) -> Grade:

@@ -32,7 +32,9 @@ class Limits(BaseModel):
     max_context: PositiveInt
     """Tokens of the whole episode: prompt, actions and observations. The engine's own limit also holds."""
     command_timeout_s: PositiveFloat
-    """Seconds one tool call may run. The environment enforces it."""
+    """Seconds one command may run unless the model asks for more or less. The environment enforces it."""
+    max_command_timeout_s: PositiveFloat = 600.0
+    """The most that the model may ask for, within the episode's own time: builds and test suites take minutes."""
     episode_timeout_s: PositiveFloat
     """Seconds from the first prompt on; preparing the sandbox and grading do not count."""
     observation_chars: int = Field(ge=200)
@@ -45,6 +47,10 @@ class Limits(BaseModel):
     """Seconds until preparing the sandbox counts as an infrastructure fault (an image may have to be pulled)."""
     grade_timeout_s: PositiveFloat = 1800.0
     """Seconds until grading counts as an infrastructure fault."""
+
+    @property
+    def longest_command_s(self) -> float:
+        return max(self.command_timeout_s, min(self.max_command_timeout_s, self.episode_timeout_s))
 
     @model_validator(mode="after")
     def _fits(self) -> Limits:

@@ -50,7 +50,7 @@ def environments_of(
     tool_limits = ToolLimits(
         observation_chars=preset.limits.observation_chars,
         command_timeout_s=preset.limits.command_timeout_s,
-        max_command_timeout_s=preset.limits.command_timeout_s,
+        max_command_timeout_s=preset.limits.longest_command_s,
     )
     limits = swe_limits(config, preset)
 

@@ -15,7 +15,7 @@ from data.task import Task, TaskError
 from envs.environment import Environment, EnvironmentFault, Grade, Observation, ToolCall
 from envs.maths.answer import integer_of
 from envs.maths.grading import grade_text
-from envs.maths.tool import SCHEMA, WORKDIR, PythonTool
+from envs.maths.tool import WORKDIR, PythonTool
 from envs.maths.verify import Comparer, require_verifier, shared_comparer
 from envs.sandbox.contract import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 
@@ -97,7 +97,7 @@ class MathsEnvironment(Environment):
         if tool is not None and backend is None:
             raise ValueError("the Python tool needs a sandbox backend")
         self.backend, self.tool, self.limits = backend, tool, limits or MathsLimits()
-        self.tools = (SCHEMA,) if tool is not None else ()
+        self.tools = (tool.schema,) if tool is not None else ()
         self._comparer = comparer or shared_comparer()
         self._sandbox: Sandbox | None = None
         self._started = False

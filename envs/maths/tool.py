@@ -13,7 +13,7 @@ from envs.aside import aside
 from envs.environment import Observation, ToolCall
 from envs.sandbox.contract import Sandbox
 from envs.tools import text
-from envs.tools.schema import CallError, check_call
+from envs.tools.schema import CallError, check_call, with_timeout
 from envs.tools.toolset import ToolLimits
 
 NAME = "python"
@@ -40,6 +40,10 @@ class PythonTool:
     def __init__(self, limits: ToolLimits | None = None) -> None:
         self.limits = limits or ToolLimits()
 
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return with_timeout(SCHEMA, self.limits.command_timeout_s, self.limits.max_command_timeout_s)
+
     async def run(self, call: ToolCall, sandbox: Sandbox, number: int) -> Observation:
         """`number`: of this call in its episode; its program is kept as call_<number>.py. Raises SandboxError."""
         try:
@@ -64,6 +68,7 @@ class PythonTool:
             made.output,
             made.exit_code,
             timed_out_after_s=seconds if made.timed_out else None,
+            most_s=self.limits.max_command_timeout_s,
             truncated=made.truncated,
         )
         return Observation(text.cap(shown, self.limits.observation_chars), error="timeout" if made.timed_out else None)

@@ -6,6 +6,7 @@ named error (unknown_tool, missing_argument, extra_argument, wrong_type, bad_val
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,6 +89,17 @@ SCHEMAS: Schemas = {
     "submit": _function("submit", "Finish: the repository as it is now is your answer.", {}, []),
 }
 """Every tool, in the order it is offered."""
+
+
+def with_timeout(schema: Mapping[str, Any], usual_s: float, most_s: float) -> Mapping[str, Any]:
+    """The schema of a tool that runs commands, saying how long they may take."""
+    made = copy.deepcopy(dict(schema))
+    made["function"]["parameters"]["properties"]["timeout"] |= {
+        "maximum": most_s if most_s % 1 else int(most_s),
+        "description": f"Seconds before it is ended: {usual_s:g} unless given, at most {most_s:g}.",
+    }
+    return made
+
 
 _TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
 

@@ -106,16 +106,25 @@ def created_text(path: str) -> str:
     return f"Created {path}."
 
 
-def bash_text(output: bytes, exit_code: int, *, timed_out_after_s: float | None = None, truncated: int = 0) -> str:
+def bash_text(
+    output: bytes,
+    exit_code: int,
+    *,
+    timed_out_after_s: float | None = None,
+    most_s: float | None = None,
+    truncated: int = 0,
+) -> str:
     """Output, then what a shell would not show: exit code when not 0, a time-out, bytes lost at the source."""
     notes = []
     if truncated:
         notes.append(f"[{truncated} bytes of output were left out of its middle; send long output to a file]")
     if timed_out_after_s is not None:
-        notes.append(
-            f"[timed out after {timed_out_after_s:g} s: all processes were ended, background jobs too. "
-            "Run something shorter, or ask for a larger timeout]"
-        )
+        ask = "Run something shorter, or ask for a larger timeout"
+        if most_s is not None and timed_out_after_s >= most_s:
+            ask = "That is the most there is: run something shorter, or in parts"
+        elif most_s is not None:
+            ask += f", of at most {most_s:g} s"
+        notes.append(f"[timed out after {timed_out_after_s:g} s: all processes were ended, background jobs too. {ask}]")
     elif exit_code != 0:
         notes.append(f"[exit code {exit_code}]")
     body = show_bytes(output).removesuffix("\n")

@@ -16,7 +16,7 @@ from envs.aside import TooHard, aside
 from envs.environment import Observation, ToolCall
 from envs.sandbox.contract import PathRefused, Sandbox
 from envs.tools import text
-from envs.tools.schema import SCHEMAS, CallError, check_call
+from envs.tools.schema import SCHEMAS, CallError, check_call, with_timeout
 
 ALL_TOOLS = tuple(SCHEMAS)
 DEMO_TOOLS = ("view", "str_replace", "submit")
@@ -47,7 +47,8 @@ class ToolSet:
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(SCHEMAS[name] for name in self.names)
+        times = (self.limits.command_timeout_s, self.limits.max_command_timeout_s)
+        return tuple(with_timeout(SCHEMAS[name], *times) if name == "bash" else SCHEMAS[name] for name in self.names)
 
     async def run(
         self, call: ToolCall, sandbox: Sandbox, repo_dir: str, env: Mapping[str, str] | None = None
@@ -91,6 +92,7 @@ class ToolSet:
             result.output,
             result.exit_code,
             timed_out_after_s=seconds if result.timed_out else None,
+            most_s=self.limits.max_command_timeout_s,
             truncated=result.truncated,
         )
         return Observation(shown, error="timeout" if result.timed_out else None)

@@ -119,3 +119,10 @@ def test_seeds_depend_on_every_part_and_stay_the_same() -> None:
     assert len(seen) == 200
     assert all(0 <= seed < 1 << 63 for seed in seen)
     assert derive_seed("1", 2) != derive_seed(1, "2")
+
+
+def test_a_command_may_take_longer_than_usual_within_the_episode() -> None:
+    assert load_preset("default").limits.longest_command_s == 600.0
+    assert load_preset("demo").limits.longest_command_s == 60.0
+    limits = load_preset("default").limits.model_copy(update={"command_timeout_s": 900.0})
+    assert limits.longest_command_s == 900.0

@@ -165,3 +165,25 @@ def test_replace_is_the_inverse_of_itself_or_refuses(data: bytes, old: str, new:
         # with CRLF translation
         *range(-10, 11),
     )
+
+
+def test_a_time_out_says_what_there_is() -> None:
+    """The model may only be told to ask for what it can get."""
+
+    def said(seconds: float, most: float) -> str:
+        return text.bash_text(b"", 124, timed_out_after_s=seconds, most_s=most)
+
+    assert "or ask for a larger timeout, of at most 600 s]" in said(120, 600)
+    assert "That is the most there is" in said(600, 600)
+    assert "larger" not in said(600, 600)
+
+
+def test_the_schema_names_the_real_maximum() -> None:
+    from envs.tools import ToolLimits
+
+    bash, view = ToolSet(("bash", "view"), ToolLimits(command_timeout_s=120, max_command_timeout_s=900)).schemas
+    timeout = bash["function"]["parameters"]["properties"]["timeout"]
+    assert timeout["maximum"] == 900
+    assert timeout["description"] == "Seconds before it is ended: 120 unless given, at most 900."
+    assert view == SCHEMAS["view"]
+    assert "maximum" not in SCHEMAS["bash"]["function"]["parameters"]["properties"]["timeout"]
