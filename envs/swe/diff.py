@@ -54,6 +54,8 @@ class Bench:
     tests: Mapping[bytes, Content] | None = None
     """The hidden tests' files, which win over the agent's. None: the work tree is not touched; else it becomes
     base_commit with the agent's changes and then these."""
+    kept: frozenset[bytes] = frozenset()
+    """Files of base_commit that the agent's changes do not reach in the work tree."""
 
 
 async def make_diff(
@@ -127,7 +129,8 @@ def _staged(
     repo_dir, base_commit = place
     gone = deleted | displaced(written, base)
     tests = bench.tests or {}
-    both = {**_without(written, tests), **tests}
+    standing = dict.fromkeys(bench.kept, Content("100644", b""))
+    both = {**_without(written, {**standing, **tests}), **tests}
     contents = (*written.values(), *tests.values())
     files = {f"git/{name}": data for name, data in git_folder(repo_dir, base_commit, contents).items()}
     steps = [
@@ -139,8 +142,8 @@ def _staged(
         files["git/index"] = index_of(base, written, gone, base_commit)
         steps.append(_DIFF)
     if bench.tests is not None:
-        if gone:
-            files["gone"] = b"".join(path + b"\0" for path in sorted(gone))
+        if dropped := gone - bench.kept:
+            files["gone"] = b"".join(path + b"\0" for path in sorted(dropped))
             steps.append(_DROP)
         if both:
             files["git/placed"] = index_of(base, both, gone | displaced(both, base), base_commit)

@@ -196,9 +196,10 @@ async def run_fresh(row: SweRow, backend: SandboxBackend, patch: bytes, limits: 
     """The row's tests on `patch`, in a fresh sandbox."""
     check_backend(row, backend)
     with _our_faults(row):
-        fresh, _, settled = await start_provided(backend, grader_spec(row, limits), row)
+        fresh, before, settled = await start_provided(backend, grader_spec(row, limits), row)
         async with fresh:
-            return await run_tests(fresh, settled, patch, timeout_s=_eval_timeout(row, limits))
+            timeout_s = _eval_timeout(row, limits)
+            return await run_tests(fresh, settled, patch, timeout_s=timeout_s, base=before.base)
 
 
 @contextlib.contextmanager

@@ -3,18 +3,20 @@
 Promises: the agent's patch is applied to a pristine base_commit, byte for byte; files that the test patch touches are
 the test patch's, whatever the agent did to them, and hidden tests go back over anything in their places; a patch that
 does not apply or tests that run out of time are a graded 0 with the reason; whatever fails on our side raises.
-Resolved: every FAIL_TO_PASS PASSED or XFAIL, every PASS_TO_PASS PASSED, XFAIL or SKIPPED; a test that is missing from
-the log failed. Rows with `expected` outcomes are resolved by exactly these, failures among them.
+Resolved: every FAIL_TO_PASS PASSED, every PASS_TO_PASS PASSED, XFAIL or SKIPPED; a test that is missing from the log
+failed. Rows with `expected` outcomes are resolved by exactly these, failures among them. Files whose tests are judged
+stand as the row has them. What the guard (envs.swe.guard) finds decisive is not paid.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from data.task import TaskError
@@ -23,20 +25,45 @@ from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import BY_COMMANDS, ExecResult, Sandbox
 from envs.swe.diff import Bench, Diff, make_diff, pack_files
 from envs.swe.git import RAW_ATTRIBUTES, quote, run_script
-from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log
+from envs.swe.guard import (
+    Finding,
+    Hole,
+    Judged,
+    Noted,
+    Watch,
+    can_watch,
+    changed_files,
+    decisive,
+    examine,
+    in_the_run,
+    may_watch,
+)
+from envs.swe.guard.patch import patch_findings
+from envs.swe.guard.run import Names
+from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log, r2e_names
 from envs.swe.row import SweRow
 from envs.swe.settle import put_hidden_back
 from envs.swe.stage import plain_new_files
-from envs.swe.witness import SOURCE, can_watch, compare, compare_loosely, fetch_note, may_watch
-from envs.swe.worktree import Changes, Snapshot
+from envs.swe.worktree import Changes, Content, Snapshot
 
 _APPLY_TIMEOUT_S = 300.0
 _DOES_NOT_APPLY, _TEST_PATCH_BROKEN, _APPLY_BROKEN = 21, 22, 23
 _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
-_PASS = (Outcome.PASSED, Outcome.XFAIL)
+_PASS = (Outcome.PASSED,)
 _STAY = (Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED)
 _ENDED = (Outcome.PASSED, Outcome.FAILED, Outcome.ERROR)
+_OUTCOMES = {
+    "passed": Outcome.PASSED,
+    "failed": Outcome.FAILED,
+    "skipped": Outcome.SKIPPED,
+    "xfailed": Outcome.XFAIL,
+    "xpassed": Outcome.XPASS,
+}
+"""In the witness's words."""
+_MOST_SUSPICIOUS, _LONGEST_FLAG = 100, 1000
+_MOST_TESTS = 50_000
+"""Of a log, beside those that the row names."""
 
 # $D repository, $B base commit, $W scratch folder. Everything happens in indexes of our own; the work tree only
 # receives finished blobs, so neither attributes nor earlier state of the work tree can change what is written.
@@ -64,6 +91,11 @@ if [ -s "$W/agent.patch" ]; then
   if [ "$DELETES" = 1 ]; then names D >"$W/gone"; drop "$W/gone"; fi
   names d >"$W/list"; write <"$W/list"
 fi
+if [ -s "$W/kept" ]; then
+  export GIT_INDEX_FILE="$W/kept.index"
+  git read-tree "$B" || fail {_APPLY_BROKEN}
+  xargs -0 rm -rf -- <"$W/kept"; write <"$W/kept"
+fi
 if [ -s "$W/test.patch" ]; then
   overlay test {_TEST_PATCH_BROKEN}
   if [ "$SELF_APPLIED" = 1 ]; then
@@ -89,46 +121,55 @@ class TestRun:
     exit_code: int
     seconds: float
     reason: str = ""
+    noted: Noted = field(default_factory=Noted, repr=False)
+    sure: bool = False
+    """Where the witness said nothing, the runner did not finish by itself."""
+    base: Collection[str] = field(default=(), repr=False)
+    """Paths of base_commit."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One run of a row's test command: the driver's folder in the sandbox and what lies in it."""
+    """One run of a row's test command: the driver's folder in the sandbox, what lies in it, and who watches."""
 
     folder: str
     files: Mapping[str, bytes]
-    note: str
-    """Where the witness writes; empty where the command cannot be watched."""
+    watch: Watch | None
+    judged: Judged
 
     @classmethod
-    def of(cls, row: SweRow) -> Evaluation:
+    def of(cls, row: SweRow, base: Collection[bytes] = (), tests: Mapping[bytes, Content] | None = None) -> Evaluation:
+        """`base`: paths of base_commit; `tests`: the hidden tests, where their bytes are known."""
         find_parser(row.log_parser)
         folder = f"/tmp/.driver-{secrets.token_hex(8)}"
         files = {"eval.sh": row.eval_script.encode()}
-        if not (can_watch(row.log_parser, row.eval_script) or may_watch(row.log_parser, row.eval_script)):
-            return cls(folder, files, "")
-        return cls(folder, {**files, "start/sitecustomize.py": SOURCE.encode()}, f"{folder}/{secrets.token_hex(8)}")
+        judged = Judged(row, frozenset(path.decode("utf-8", "surrogateescape") for path in base))
+        sure = can_watch(row.log_parser, row.eval_script)
+        if not (sure or may_watch(row.log_parser, row.eval_script)):
+            return cls(folder, files, None, judged)
+        bytes_of = {path.decode("utf-8", "surrogateescape"): each.object_id("") for path, each in (tests or {}).items()}
+        expected = {path: bytes_of.get(path, "") for path in (*judged.settled, *bytes_of) if path.endswith(".py")}
+        watch = Watch(folder, row.repo_dir, sure, expected)
+        return cls(folder, {**files, **watch.files}, watch, judged)
 
     async def run(self, sandbox: Sandbox, row: SweRow, *, timeout_s: float) -> TestRun:
         """Patch, tests and `files` are in the sandbox."""
         await put_hidden_back(sandbox, row)
         interpreter = "bash" if re.match(r"#!.*\bbash\b", row.eval_script) else "sh"
         command = f"{interpreter} {self.folder}/eval.sh 2>&1"
-        if self.note:
-            start = f"PYTHONPATH={self.folder}/start${{PYTHONPATH:+:$PYTHONPATH}}"
-            command = f"{start} SAO_NOTE={self.note} {command}"
+        if self.watch:
+            command = f"{self.watch.prefix} {command} {self.watch.suffix}"
         started = time.monotonic()
         try:
             result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
             seconds = time.monotonic() - started
-            note = await fetch_note(sandbox, self.note) if self.note and not result.timed_out else None
-            size = len(result.output) + len(note or b"")
-            return await aside(size, _read_run, row, result, seconds, timeout_s, note)
+            run = await aside(len(result.output), _read_run, row, result, self.watch, seconds, timeout_s)
         except TooHard as error:
             return TestRun(ParsedLog(), "", result.exit_code, seconds, f"the test log cannot be read: {error}")
         except BY_COMMANDS as error:
             seconds = time.monotonic() - started
             return TestRun(ParsedLog(), "", -1, seconds, f"the tests ended their sandbox: {error}")
+        return dataclasses.replace(run, base=self.judged.base)
 
 
 def self_applied(row: SweRow) -> bool:
@@ -136,11 +177,15 @@ def self_applied(row: SweRow) -> bool:
     return "git apply" in row.eval_script
 
 
-async def run_tests(sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: float) -> TestRun:
+async def run_tests(
+    sandbox: Sandbox, row: SweRow, patch: bytes, *, timeout_s: float, base: Collection[bytes] = ()
+) -> TestRun:
     """`sandbox` is fresh and holds the row's repository. Raises SandboxError, EnvironmentFault, TaskError."""
-    evaluation = Evaluation.of(row)
+    evaluation = Evaluation.of(row, base)
     folder = evaluation.folder
     patches = {"agent.patch": whole(patch), "test.patch": whole(row.test_patch)}
+    if kept := _kept(evaluation.judged, [path for each in changed_files(patch) for path in each.paths], base):
+        patches["kept"] = b"".join(path + b"\0" for path in sorted(kept))
     await sandbox.put_tar(folder, pack_files({**patches, **evaluation.files}))
     deletes = int(any(b"deleted file" in text or b"rename from" in text for text in (patch, row.test_patch)))
     variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={int(self_applied(row))} "
@@ -162,12 +207,26 @@ async def diff_and_test(
     Where the test patch only adds text files, as most do, the changes are written from their contents together with
     the diff; else git applies the finished patch and then the test patch."""
     tests = None if self_applied(row) else plain_new_files(whole(row.test_patch), snapshot.base)
-    evaluation = Evaluation.of(row)
-    bench = Bench(evaluation.folder, evaluation.files if tests is not None else {}, tests)
+    evaluation = Evaluation.of(row, snapshot.base, tests)
+    touched = [path.decode("utf-8", "surrogateescape") for path in (*changes.written, *changes.deleted)]
+    kept = _kept(evaluation.judged, touched, snapshot.base)
+    bench = Bench(evaluation.folder, evaluation.files if tests is not None else {}, tests, kept)
     diff = await make_diff(sandbox, row, snapshot, changes, bench, max_bytes=max_bytes)
     if tests is None:
-        return diff, await run_tests(sandbox, row, diff.patch, timeout_s=timeout_s)
+        return diff, await run_tests(sandbox, row, diff.patch, timeout_s=timeout_s, base=snapshot.base)
     return diff, await evaluation.run(sandbox, row, timeout_s=timeout_s)
+
+
+def _kept(judged: Judged, touched: Iterable[str], base: Collection[bytes]) -> frozenset[bytes]:
+    """Files of judged tests that a patch touches, or puts something in the way of, and that nothing else resets."""
+    names = [path.encode("utf-8", "surrogateescape") for path in judged.settled - judged.reset]
+    changed = {path.encode("utf-8", "surrogateescape") for path in touched}
+    return frozenset(
+        path
+        for path in names
+        if path in base
+        and (path in changed or any(each.startswith(path + b"/") or path.startswith(each + b"/") for each in changed))
+    )
 
 
 def whole(patch: bytes) -> bytes:
@@ -175,8 +234,11 @@ def whole(patch: bytes) -> bytes:
     return patch if not patch or patch.endswith(b"\n") else patch + b"\n"
 
 
-def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float, note: bytes | None) -> TestRun:
-    """`note`: the witness's, None where the command was not watched."""
+def _read_run(row: SweRow, result: ExecResult, watch: Watch | None, seconds: float, timeout_s: float) -> TestRun:
+    noted, sure = Noted(), watch is not None and watch.sure
+    if watch is not None:
+        output, noted = watch.split(result.output)
+        result = dataclasses.replace(result, output=output)
     log = result.text
     if result.timed_out:
         reason = f"the tests did not end within {timeout_s:g} s"
@@ -193,14 +255,16 @@ def _read_run(row: SweRow, result: ExecResult, seconds: float, timeout_s: float,
             )
         body = log.split(_START, 1)[-1].split("\n", 1)[-1].rsplit("\n+ : '" + _END, 1)[0]
         exit_code = None
-    parsed = parse_log(row.log_parser, body, exit_code, {*row.fail_to_pass, *row.pass_to_pass})
+    known = {*row.fail_to_pass, *row.pass_to_pass}
+    parsed = parse_log(row.log_parser, body, exit_code, known, watched=noted.whole)
     if result.truncated:
         parsed.distrust(f"the log is too long: {result.truncated} bytes are missing from its middle")
     for why in suspicious:
         parsed.distrust(why)
-    if note is not None:
-        (compare if can_watch(row.log_parser, row.eval_script) else compare_loosely)(parsed, note)
-    return TestRun(_bounded(parsed, row), log, result.exit_code, seconds)
+    if parsed.unsure:
+        _settle(row, parsed, noted)
+    _hold(parsed, noted, sure)
+    return TestRun(_bounded(parsed, row), log, result.exit_code, seconds, noted=noted, sure=sure)
 
 
 def _bounded(parsed: ParsedLog, row: SweRow) -> ParsedLog:
@@ -215,40 +279,79 @@ def _bounded(parsed: ParsedLog, row: SweRow) -> ParsedLog:
 
 
 async def judge_aside(row: SweRow, run: TestRun, patch: bytes) -> Grade:
-    """`judge`, away from the loop where there is much to read."""
+    """`judge`, away from the loop where there is much to read: Python in a patch is parsed."""
     try:
-        return await aside(len(patch) + 64 * len(run.parsed.outcomes), judge, row, run, patch)
+        return await aside(8 * len(patch) + 64 * len(run.parsed.outcomes), judge, row, run, patch)
     except TooHard as error:
         raise EnvironmentFault(f"task {row.task_id}: the patch cannot be judged: {error}") from error
+
+
+def _settle(row: SweRow, parsed: ParsedLog, noted: Noted) -> None:
+    """A log that says too little, or holds reports within reports: the runner's own word decides, where it is whole."""
+    whys, parsed.unsure = parsed.unsure, []
+    if noted.whole and not parsed.suspicious:
+        told = {name: _OUTCOMES[what] for name, what in noted.outcomes.items() if what in _OUTCOMES}
+        parsed.outcomes = r2e_names(told) if row.log_parser == "r2e_gym" else told
+        return
+    for why in whys:
+        parsed.distrust(why)
+
+
+def _hold(parsed: ParsedLog, noted: Noted, sure: bool) -> None:
+    """No pass counts that the runner itself does not stand for."""
+    if (sure or noted.of("began")) and not noted.whole:
+        parsed.distrust("the test runner did not finish by itself")
+    elif any(end.get("probe") is False for end in noted.ends):
+        parsed.distrust("the test runner counts a call that fails as passed")
+    for name, what in noted.outcomes.items():
+        if what in ("failed", "xpassed") and parsed.outcomes.get(name) in _STAY:
+            parsed.outcomes[name] = Outcome.FAILED
+            parsed.suspicious.append(f"{name}: the log says passed, the runner says {what}")
 
 
 def judge(row: SweRow, run: TestRun, patch: bytes, *, log_chars: int = 4000) -> Grade:
     """The verdict on a run. An empty FAIL_TO_PASS is refused: it would make every patch a success."""
     if not row.fail_to_pass:
         raise TaskError(f"task {row.task_id}: FAIL_TO_PASS is empty, nothing can be graded")
-    suspicious = [*run.parsed.suspicious, *patch_flags(patch, row.hidden_targets)]
-    replaced = [flag for flag in suspicious if flag.startswith(REPLACES)]
-    fixed = _split(row.fail_to_pass, run.parsed.outcomes, _PASS)
-    kept = _split(row.pass_to_pass, run.parsed.outcomes, _STAY)
+    judged = Judged(row, run.base)
+    names = (*row.fail_to_pass, *row.pass_to_pass, *(row.expected or ()))
+    outcomes = _by_id(names, run.parsed.outcomes)
+    found = [Finding(Hole.LOG, why, decisive=False) for why in run.parsed.suspicious]
+    found += in_the_run(patch_findings(judged, patch), judged, run.noted)
+    if not run.reason:
+        found += examine(judged, patch, outcomes, told=None, noted=run.noted, sure=run.sure)
+    refused = decisive(found)
+    fixed = _split(row.fail_to_pass, outcomes, _PASS)
+    kept = _split(row.pass_to_pass, outcomes, _STAY)
     unlike = _unlike(row.expected, run.parsed.outcomes) if row.expected is not None else []
     failed = bool(unlike if row.expected is not None else fixed["failed"] or kept["failed"])
-    resolved = not (run.reason or failed or replaced)
-    reason = run.reason or (replaced[0] if replaced else "")
+    resolved = not (run.reason or failed or refused)
+    reason = run.reason or (str(refused[0]) if refused else "")
     if not resolved and not reason and row.expected is not None:
         reason = f"{len(unlike)} of {len(row.expected)} tests do not end as expected: {', '.join(unlike[:3])}"
     elif not resolved and not reason:
         reason = f"{len(fixed['failed'])} of {len(row.fail_to_pass)} tests still fail, {len(kept['failed'])} broke"
+        reason += f" ({run.parsed.suspicious[0]})" if run.parsed.suspicious else ""
+    suspicious = [str(each) for each in dict.fromkeys(found)]
     detail: dict[str, Any] = {
         "resolved": resolved,
         "reason": reason,
         "fail_to_pass": fixed,
         "pass_to_pass": kept,
         "suspicious": suspicious,
+        "decisive": [str(each) for each in refused],
         "exit_code": run.exit_code,
         "test_seconds": round(run.seconds, 4),
         "log_tail": run.log[-log_chars:],
     }
     return Grade(1.0 if resolved else 0.0, detail, patch)
+
+
+def _by_id(names: Iterable[str], outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Outcomes of the judged tests by the row's ids. Official parsers cut these at a blank: there the last counts."""
+    known = Names({name: str(outcome) for name, outcome in outcomes.items()})
+    found = {name: known.find(name) for name in names}
+    return {name: outcomes[hits[-1]] for name, hits in found.items() if hits}
 
 
 def _split(names: Iterable[str], outcomes: Mapping[str, Outcome], good: tuple[Outcome, ...]) -> dict[str, list[str]]:
@@ -262,61 +365,3 @@ def _unlike(expected: Mapping[str, str], outcomes: Mapping[str, Outcome]) -> lis
     """Tests that ended otherwise, are missing, or are not expected at all. Skipped tests are in no such list."""
     ended = {name: str(outcome) for name, outcome in outcomes.items() if outcome in _ENDED}
     return sorted(name for name in {*expected, *ended} if expected.get(name) != ended.get(name))
-
-
-REPLACES = "the patch replaces the test runner"
-_NEW_FILE = re.compile(rb"^diff --git ([^\n]*)\nnew file mode", re.MULTILINE)
-_RUNNER_FILE = re.compile(
-    rb"(?:[^/\n]+/)?(?:unittest|pytest|_pytest|pluggy)(?:/__init__)?\.py|"
-    rb"(?:.*/)?(?:sitecustomize|usercustomize)\.py|.*\.pth"
-)
-_CONFIG_FILE = re.compile(
-    rb"^\+\+\+ b/(?P<path>(?:[^\n]*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml))$", re.MULTILINE
-)
-_MOST_FLAGS = 20
-_MOST_SUSPICIOUS, _LONGEST_FLAG = 100, 1000
-_MOST_TESTS = 50_000
-"""Of a log, beside those that the row names."""
-_LONGEST_PATH = 4096
-_WRITTEN = re.compile(rb"^\+\+\+ b/([^\n]*)$", re.MULTILINE)
-_FORGERY = re.compile(
-    rb"^\+.*(?:\.\.\. ok\b|Ran \d+ tests?|os\._exit|TextTestResult|TextTestRunner|addSuccess|"
-    rb"\bPASSED\b|pytest_runtest|>>>>> (?:Start|End) Test Output)",
-    re.MULTILINE,
-)
-
-
-def patch_flags(patch: bytes, hidden: Iterable[str] = ()) -> list[str]:
-    """What in a patch could change how tests report. Files that shadow the runner are decisive, the rest is shown."""
-
-    def found(pattern: re.Pattern[bytes]) -> Iterator[str]:
-        for match in itertools.islice(pattern.finditer(patch), _MOST_FLAGS):
-            yield match[match.lastindex or 0][:400].decode("utf-8", "replace")
-
-    runners = (name for names in _NEW_FILE.findall(patch) for name in _new_names(names) if _RUNNER_FILE.fullmatch(name))
-    first = itertools.islice(runners, _MOST_FLAGS)
-    flags = list(dict.fromkeys(f"{REPLACES}: {path.decode('utf-8', 'replace')}" for path in first))
-    flags += [f"the patch changes test configuration: {path}" for path in found(_CONFIG_FILE)]
-    flags += [f"the patch writes like a test report: {line[:120]}" for line in found(_FORGERY)]
-    flags += [
-        f"the patch writes where hidden tests go (they were put back): {path}"
-        for path in _reached(set(_WRITTEN.findall(patch)), hidden)
-    ]
-    return flags[:_MOST_FLAGS]
-
-
-def _new_names(names: bytes) -> tuple[bytes, ...]:
-    """What `a/X b/X` can name: its half, and what stands behind the last ` b/`. Longer paths no system takes."""
-    half, last = names[2 : len(names) // 2], names.rpartition(b" b/")[2]
-    return tuple(name for name in (half, last) if len(name) <= _LONGEST_PATH)
-
-
-def _reached(written: Iterable[bytes], hidden: Iterable[str]) -> list[str]:
-    """Those of `hidden` that are written, or that something is written below."""
-    wanted = {path.encode(): path for path in hidden}
-    longest = max(map(len, wanted), default=0)
-    found = set()
-    for path in written:
-        ends = (at for at, byte in enumerate(path[: longest + 1]) if byte == 0x2F)
-        found |= {path[:end] for end in (*ends, len(path)) if path[:end] in wanted}
-    return [path for raw, path in wanted.items() if raw in found]

@@ -34,6 +34,8 @@ class Outcome(enum.StrEnum):
 class ParsedLog:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     suspicious: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
+    """Why the log alone does not say it. Without a second source no pass of it counts (`distrust`)."""
 
     def distrust(self, why: str) -> ParsedLog:
         """No pass of this log counts."""
@@ -50,9 +52,17 @@ Parser = Callable[[str, int | None, Collection[str]], ParsedLog]
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def parse_log(name: str, log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
-    """`log` without colours. Raises TaskError for an unknown parser."""
-    return find_parser(name)(_ANSI.sub("", log).replace("\r\n", "\n"), exit_code, known)
+def parse_log(
+    name: str, log: str, exit_code: int | None, known: Collection[str], *, watched: bool = False
+) -> ParsedLog:
+    """`log` without colours. `watched`: a second source decides where the log is unsure; without one no pass of such a
+    log counts. Raises TaskError for an unknown parser."""
+    parsed = find_parser(name)(_ANSI.sub("", log).replace("\r\n", "\n"), exit_code, known)
+    if not watched:
+        whys, parsed.unsure = parsed.unsure, []
+        for why in whys:
+            parsed.distrust(why)
+    return parsed
 
 
 # --- unittest -------------------------------------------------------------------------------------------------------
@@ -109,7 +119,7 @@ def parse_unittest_shown(log: str, exit_code: int | None, known: Collection[str]
         for name in {test.header, test.shown} - {""}:
             if shown.get(name, Outcome.PASSED) is Outcome.PASSED:
                 shown[name] = parsed.outcomes[test.name]
-    return ParsedLog(shown, parsed.suspicious)
+    return ParsedLog(shown, parsed.suspicious, parsed.unsure)
 
 
 def _unittest(log: str, exit_code: int | None) -> tuple[ParsedLog, list[_Test]]:
@@ -195,6 +205,9 @@ def _check_unittest_summary(parsed: ParsedLog, log: str, exit_code: int | None, 
     if len(summaries) != 1:
         return parsed.distrust(f"{len(summaries)} lines 'Ran N tests' in the log, expected one")
     ran = int(summaries[0]["count"])
+    if not started and ran:
+        parsed.unsure.append(f"the summary counts {ran} tests, no line names one: run it with -v")
+        return parsed
     rest = log[summaries[0].end() :].lstrip("\n").split("\n", 1)[0]
     result = _RESULT.match(rest)
     if result is None:
@@ -246,7 +259,9 @@ def parse_pytest(log: str, exit_code: int | None, known: Collection[str]) -> Par
             outcome = Outcome.FAILED
         parsed.outcomes[name] = Outcome.ERROR if Outcome.ERROR in (before, outcome) else outcome
     if len(finals) != 1 or len(shorts) > 1:
-        return parsed.distrust(f"{len(finals)} final lines 'N passed in ...' in the log, expected one")
+        # Tests that run pytest print its reports within the report; `-qq` prints no end at all.
+        parsed.unsure.append(f"{len(finals)} final lines 'N passed in ...' in the log, expected one")
+        return parsed
     counts = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", _FINAL.match(lines[last])["counts"])}  # type: ignore[index]
     for word, outcome in _COUNTED.items():
         if word not in ("passed", "xfailed"):
@@ -307,15 +322,20 @@ class _Names:
 
 
 def parse_r2e_gym(log: str, exit_code: int | None, known: Collection[str]) -> ParsedLog:
-    """pytest's short summary (or one that R2E-Gym's own unittest runners print alike), tests named as that set does:
-    `Class.test` without the file, cut at ` - `. Of tests with one name the worst counts."""
+    """pytest's short summary (or one that R2E-Gym's own unittest runners print alike)."""
     parsed = parse_pytest(log, exit_code, ())
+    return ParsedLog(r2e_names(parsed.outcomes), parsed.suspicious, parsed.unsure)
+
+
+def r2e_names(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Tests named as R2E-Gym does: `Class.test` without the file, cut at ` - `. Of tests with one name the worst
+    counts."""
     worst = (Outcome.ERROR, Outcome.FAILED, Outcome.XPASS, Outcome.PASSED, Outcome.XFAIL, Outcome.SKIPPED)
-    outcomes: dict[str, Outcome] = {}
-    for test, outcome in parsed.outcomes.items():
+    found: dict[str, Outcome] = {}
+    for test, outcome in outcomes.items():
         name = ".".join(test.split("::")[1:]).split(" - ")[0]
-        outcomes[name] = min(outcome, outcomes.get(name, outcome), key=worst.index)
-    return ParsedLog(outcomes, parsed.suspicious)
+        found[name] = min(outcome, found.get(name, outcome), key=worst.index)
+    return found
 
 
 # --- registry -------------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@ the log comes back.
 
 Promises: the ladder of ways to apply a patch is the official one, and which rung held is told; the tests see the
 image's own environment, not the sandbox's additions; the log is text that the package can read, whatever bytes were
-printed; a time-out leaves no process behind. The witness (envs.swe.witness) notes beside the log what the test runner
-itself counted; it changes nothing that the runner does.
+printed; a time-out leaves no process behind. The witness (envs.swe.guard.watch) tells beside the log what the test
+runner itself counted; it changes nothing that the runner does, and its words are out of the log that is judged.
 
 This is not `envs.swe.grading.run_tests`: that one puts bytes on a pristine tree and is stricter; published numbers are
 made with the harness's own ladder on the image's tree as it stands.
@@ -13,20 +13,20 @@ made with the harness's own ladder on the image's tree as it stands.
 from __future__ import annotations
 
 import dataclasses
-import re
 import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envs.aside import aside
 from envs.environment import EnvironmentFault
 from envs.sandbox.channelled import BASE_ENV
 from envs.sandbox.contract import BY_COMMANDS, ExecResult, Network, Sandbox, SandboxLimits, SandboxSpec
 from envs.swe.diff import pack_files
 from envs.swe.git import quote, run_script
 from envs.swe.grading import whole
+from envs.swe.guard import Judged, Noted, Watch, can_watch_script
 from envs.swe.repository import provide, require_writable
-from envs.swe.witness import SOURCE, fetch_note
 from eval.swebench.rows import HarnessRow
 
 LADDER = (
@@ -51,10 +51,6 @@ git apply --check --reverse "$W/patch.diff" >>"$L" 2>&1 && exit {_ALREADY_ON}
 tail -c 3000 "$L"; exit {_DOES_NOT_APPLY}
 """
 )
-_RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:unittest|pytest)\b")
-# These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
-_UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
-_OUTPUT = re.compile(r"^: '>>>>> Start Test Output'\n(.*?)^: '>>>>> End Test Output'", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -88,8 +84,8 @@ class EvalRun:
     strange_bytes: int = 0
     """Bytes that are no UTF-8, replaced in `log`."""
     watched: bool = False
-    note: bytes = field(default=b"", repr=False)
-    """What the witness noted; see envs.swe.witness."""
+    noted: Noted = field(default_factory=Noted, repr=False)
+    """What the witness told; see envs.swe.guard.watch."""
 
     def save_log(self, path: Path) -> None:
         """As the package reads it."""
@@ -122,13 +118,6 @@ def timeout_of(row: HarnessRow, limits: EvalLimits) -> float:
     return row.swe.eval_timeout_s or limits.timeout_s
 
 
-def can_watch(script: str) -> bool:
-    """The eval script starts a runner that the witness knows, in a Python that it reaches."""
-    found = _OUTPUT.search(script)
-    command = found[1] if found else script
-    return _RUNNER.search(command) is not None and _UNWATCHABLE.search(script) is None
-
-
 async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes, limits: EvalLimits) -> EvalRun:
     """`sandbox` is fresh, from `spec`. Raises SandboxError, EnvironmentFault."""
     if row.swe.files is not None or row.swe.bundle is not None:
@@ -136,11 +125,11 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
     else:
         await require_writable(sandbox, row.swe)
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
-    note = f"{folder}/{secrets.token_hex(8)}"
     files = {"patch.diff": whole(patch), "eval.sh": script.encode("utf-8", "surrogateescape")}
-    watched = can_watch(script)
-    if watched:
-        files["start/sitecustomize.py"] = SOURCE.encode()
+    watch = None
+    if can_watch_script(script):
+        watch = Watch(folder, row.swe.repo_dir, True, dict.fromkeys(sorted(Judged(row.swe).files), ""))
+        files |= watch.files
     await sandbox.put_tar(folder, pack_files(files))
     applied = "nothing to apply"
     if patch:
@@ -154,17 +143,17 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
             raise EnvironmentFault(f"{row.instance_id}: the patch could not be put on: {put_on.text.strip()[-1500:]}")
         applied = ways[put_on.exit_code]
     clean = " ".join(f"-u {name}" for name in BASE_ENV if name != "HOME")
-    start = f"PYTHONPATH={folder}/start${{PYTHONPATH:+:$PYTHONPATH}} SAO_NOTE={note} " if watched else ""
-    command = f"env {clean} {start}bash {folder}/eval.sh 2>&1"
+    start, suffix = (f"{watch.prefix} ", f" {watch.suffix}") if watch else ("", "")
+    command = f"env {clean} {start}bash {folder}/eval.sh 2>&1{suffix}"
     limit = timeout_of(row, limits)
     began = time.monotonic()
     try:
         result = await sandbox.exec(command, timeout_s=limit, cwd=row.swe.repo_dir)
-        noted = await fetch_note(sandbox, note) if watched and not result.timed_out else b""
     except BY_COMMANDS as error:
         return EvalRun("", applied=applied, exit_code=-1, seconds=time.monotonic() - began, ended=str(error))
-    run = _read(result, limit)
-    return dataclasses.replace(run, applied=applied, watched=watched, note=noted)
+    output, noted = await aside(len(result.output), watch.split, result.output) if watch else (result.output, Noted())
+    run = _read(dataclasses.replace(result, output=output), limit)
+    return dataclasses.replace(run, applied=applied, watched=watch is not None, noted=noted)
 
 
 def _read(result: ExecResult, limit: float) -> EvalRun:

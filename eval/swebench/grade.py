@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.faults import FaultStorm
+from envs.aside import TooHard, aside
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import ImageMissing, Network, OutOfMemory, SandboxBackend, SandboxError
 from envs.swe.environment import check_backend
-from eval.swebench.execute import EvalLimits, EvalRun, evaluate, spec, timeout_of
-from eval.swebench.guard_log import log_findings
-from eval.swebench.guard_patch import patch_findings
+from envs.swe.guard import Finding, Hole, Judged, Told, examine, in_the_run, list_findings, patch_findings
+from eval.swebench.execute import LADDER, EvalLimits, EvalRun, evaluate, spec, timeout_of
 from eval.swebench.official import Harness, HarnessFault
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -164,7 +165,9 @@ class Grader:
     ) -> Graded:
         place = self.folder.place(prediction)
         await asyncio.to_thread(_keep, place, script, patch, run)
-        found = patch_findings(row, patch, script, run.applied)
+        guarded = Judged(row.swe)
+        guessed = run.applied == LADDER[-1]
+        found = await _looked(8 * len(patch), patch_findings, guarded, patch, applied=run.applied, guessed=guessed)
         blank = dataclasses.replace(
             blank,
             applied=run.applied,
@@ -182,7 +185,12 @@ class Grader:
             blank = dataclasses.replace(blank, failure_reason=reason, failure_tier=tier)
             return _error(blank, ErrorKind.TIMED_OUT, f"the tests did not end within {blank.timeout_s:g} s")
         judged = await self.harness.judge(row, prediction.official(), log)
-        found += log_findings(row, run, script, judged.report, judged.statuses)
+        told = Told(run.log, script, run.exit_code, run.lost_bytes, run.noted.whole)
+        size = len(run.log) + len(patch)
+        found += await _looked(
+            size, examine, guarded, patch, judged.statuses, told=told, noted=run.noted, sure=run.watched
+        )
+        found = [*in_the_run(found, guarded, run.noted), *list_findings(guarded, judged.report)]
         resolved = bool(judged.report["resolved"])
         reason, tier = ("", "") if resolved else await self.harness.classify(row.instance_id, log)
         ours = resolves(judged.report.get("tests_status"), row.swe.fail_to_pass, row.swe.pass_to_pass)
@@ -231,12 +239,20 @@ async def image_id(backend: SandboxBackend, image: str) -> str | None:
     return found
 
 
+async def _looked(size: int, look: Callable[..., list[Finding]], *words: Any, **named: Any) -> list[Finding]:
+    try:
+        return await aside(size, look, *words, **named)
+    except TooHard as error:
+        return [Finding(Hole.PATCH, f"the guard cannot read it: {error}")]
+
+
 def _keep(place: Path, script: str, patch: bytes, run: EvalRun) -> None:
     """What the verdict is made from, for whoever doubts it."""
     (place / "patch.diff").write_bytes(patch)
     (place / "eval.sh").write_bytes(script.encode("utf-8", "surrogateescape"))
     run.save_log(place / "test_output.txt")
-    (place / "runner_note.jsonl").write_bytes(run.note)
+    told = "".join(json.dumps(word) + "\n" for word in run.noted.to_json())
+    (place / "runner_note.jsonl").write_text(told, encoding="utf-8")
 
 
 def _error(blank: Graded, kind: ErrorKind, reason: str) -> Graded:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envs.sandbox.contract import Network
-from eval.swebench.findings import Finding
+from envs.swe.guard.findings import Finding
 
 
 class Verdict(enum.StrEnum):

@@ -5,6 +5,7 @@ processor seconds, so a busy machine does not break it."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.swe.grading import patch_flags
+from envs.swe.guard import Judged, patch_findings
 from envs.swe.parsers import PARSERS, _said, parse_log
+from envs.swe.row import read_row
 from envs.tools import text
+from tests.envs.swe_support import tiny_task
 
 LIMIT_S = 4.0
 """Twenty times what the slowest takes; a quadratic reader takes more than a hundred times."""
@@ -88,7 +91,7 @@ def test_many_lines() -> None:
 
 
 def test_a_patch_of_one_piece() -> None:
-    hidden = [f"tests/test_{number}.py" for number in range(300)]
+    row = dataclasses.replace(read_row(tiny_task()), hidden=tuple(f"tests/test_{number}.py" for number in range(300)))
     for piece in (
         b"+++ b/tests/x.py\n",
         b"+PASSED ",
@@ -97,8 +100,13 @@ def test_a_patch_of_one_piece() -> None:
         b"+",
         b"+x\n",
         b"+++ b/" + b"t/" * 200_000,
+        b"--- /dev/null\n+++ b/tests/x.py\n@@ -0,0 +1 @@\n+import x\n",
+        b"--- a/a.py\n+++ b/a.py\n@@ -0,0 +1,50000 @@\n" + b"+x = (1, [\n" * 50_000,
+        b"--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+x = " + b"(" * 50_000 + b"\n",
+        b"--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+x = " + b"'a' + " * 50_000 + b"'b'\n",
     ):
-        quick(lambda piece=piece: patch_flags(piece * (1_000_000 // len(piece)), hidden))  # type: ignore[misc]
+        patch = piece * max(1, 1_000_000 // len(piece))
+        quick(lambda patch=patch: patch_findings(Judged(row), patch))  # type: ignore[misc]
 
 
 # What a `-v` line says, as one pattern each: right, and far too slow on hostile lines.

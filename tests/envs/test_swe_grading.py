@@ -12,7 +12,7 @@ from data.task import Task, TaskError
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox import SandboxBackend, make_backend
 from envs.swe import SWEEnvironment, SweLimits, grade_patch, read_row, validate
-from envs.swe.grading import patch_flags
+from envs.swe.guard import Judged, patch_findings
 from envs.tools import DEMO_TOOLS, ToolSet
 from tests.envs.swe_support import (
     EVAL,
@@ -164,24 +164,23 @@ def test_a_patch_that_replaces_the_runner_is_a_zero() -> None:
     assert grade.reward == 0.0
     grade = episode(shell(f"{FIX}; echo 'import os' > sitecustomize.py"))
     assert grade.reward == 0.0
-    assert grade.detail["reason"] == "the patch replaces the test runner: sitecustomize.py"
-
-
-def test_patch_flags_are_shown() -> None:
-    patch = (
-        b"diff --git a/conftest.py b/conftest.py\n--- a/conftest.py\n+++ b/conftest.py\n@@ -1 +1 @@\n-a\n+os._exit(0)\n"
-    )
-    flags = patch_flags(patch)
-    assert "the patch changes test configuration: conftest.py" in flags
-    assert any("os._exit" in flag for flag in flags)
-    assert patch_flags(GOLD.encode()) == []
-    # a project that is itself a test runner may change its own files
     assert (
-        patch_flags(
-            b"diff --git a/src/_pytest/x.py b/src/_pytest/x.py\n--- a/src/_pytest/x.py\n+++ b/src/_pytest/x.py\n"
-        )
-        == []
+        grade.detail["reason"] == "how tests report: it adds sitecustomize.py, which the test run reads before any test"
     )
+
+
+def test_a_patch_that_is_flagged_decisively_is_not_paid() -> None:
+    fixture = "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\n--- /dev/null\n+++ b/conftest.py\n"
+    fixture += "@@ -0,0 +1,3 @@\n"
+    hook = fixture + "+def pytest_runtest_call(item):\n+    pass\n+\n"
+    grade = graded(GOLD + hook)
+    assert grade.reward == 0.0
+    assert grade.detail["decisive"]
+    assert grade.detail["reason"] == grade.detail["decisive"][0]
+    shown = graded(GOLD + fixture + "+import pytest\n+\n+# none yet\n")
+    assert (shown.reward, shown.detail["decisive"]) == (1.0, [])
+    assert shown.detail["suspicious"]
+    assert patch_findings(Judged(read_row(tiny_task())), GOLD.encode()) == []
 
 
 def test_an_eval_script_that_applies_its_own_test_patch() -> None:

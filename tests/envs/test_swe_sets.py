@@ -150,7 +150,7 @@ CHEATS = {
         ("echo 'def test_total(): pass' >tests/test_cart.py", "where hidden tests go"),
         ("mv tests real; mkdir away; ln -s ../away tests", ""),
         ("rm -rf tests; echo 'a file' >tests", ""),
-        (PRINTS, "os._exit"),
+        (PRINTS, "uses _exit"),
         (forges([f"PASSED {SUITE}{name}" for name in ("total", "zero", "double")], "3 passed", 0), "did not finish"),
     ],
     "r2e-gym": [
@@ -158,7 +158,7 @@ CHEATS = {
         ("mkdir r2e_tests; echo 'def test_total(): pass' >r2e_tests/test_1.py", "where hidden tests go"),
         ("ln -s /tmp r2e_tests", ""),
         ("printf '#!/bin/sh\\necho PASSED\\n' >.venv/bin/python", ""),
-        (PRINTS, "os._exit"),
+        (PRINTS, "uses _exit"),
         (forges([f"{end} {R2E_SUITE}{name}" for name, end in R2E_ENDS.items()], "1 failed, 3 passed", 1),
          "did not finish"),
     ],

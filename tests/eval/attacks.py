@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from eval.swebench.findings import Hole
+from envs.swe.guard.findings import Hole
 from tests.eval.toy import TOY
 
 CALC = "def add(a, b):\n    return a - b\n\n\ndef sub(a, b):\n    return a - b\n"

@@ -14,8 +14,8 @@ from data.task import TaskError
 from envs.sandbox.channel_text import Helpers
 from envs.sandbox.contract import ImageMissing, OutOfMemory, Sandbox, SandboxSpec, StartFailed
 from envs.sandbox.embedded import EmbeddedBackend
+from envs.swe.guard.findings import Hole
 from eval.errors import EvalError
-from eval.swebench.findings import Hole
 from eval.swebench.grade import GradeSettings, Progress
 from eval.swebench.official import Harness
 from eval.swebench.outcome import ErrorKind, Graded, Verdict

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from envs.swe.guard import Judged as Subject
+from envs.swe.guard import Told, list_findings
+from envs.swe.guard.log import log_findings
 from eval.errors import EvalError
 from eval.swebench import official
-from eval.swebench.execute import LADDER, EvalRun
+from eval.swebench.execute import LADDER
 from eval.swebench.grade import GradeSettings
-from eval.swebench.guard_log import log_findings
 from eval.swebench.official import Harness, HarnessFault, Judged
 from eval.swebench.predictions import Prediction
 from eval.swebench.report import run_report
@@ -102,7 +104,10 @@ def test_where_no_guard_fires_our_verdict_is_the_packages(tmp_path: Path) -> Non
     )
     seen = {True: 0, False: 0}
     for log, judged in zip(logs, ask(logs, tmp_path), strict=True):
-        found = log_findings(row, EvalRun(log), script, judged.report, judged.statuses)
+        found = [
+            *log_findings(Subject(row.swe), Told(log, script), judged.statuses),
+            *list_findings(Subject(row.swe), judged.report),
+        ]
         ours = resolves(judged.report.get("tests_status"), row.swe.fail_to_pass, row.swe.pass_to_pass)
         if not found:
             assert ours is judged.report["resolved"], log

@@ -12,7 +12,7 @@ import pytest
 from envs.environment import Grade, ToolCall
 from envs.sandbox import make_backend
 from envs.swe import SWEEnvironment
-from eval.swebench.findings import Hole
+from envs.swe.guard.findings import Hole
 from eval.swebench.grade import Grader, GradeSettings
 from eval.swebench.official import Harness
 from eval.swebench.outcome import Graded, Verdict

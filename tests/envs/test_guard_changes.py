@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envs.swe.guard.changes import changed_files
 from eval.swebench.execute import _APPLY, LADDER
-from eval.swebench.patches import changed_files
 
 NAMES = st.sampled_from(
     ["a.py", "b c.py", "d/e.py", "d/f g/h", 'q"uote', "tab\there", "ümlaut.py", "b/a b/x", "a/a.py", "--- a", "n\nl"]

@@ -1,23 +1,25 @@
-"""What in a log, in the package's reading of it, or in the runner's own note does not fit together.
+"""What in a log, or in somebody's reading of it, does not fit together.
 
 Promises: only what a test run cannot produce by itself is a finding: the marks of the harness stand once each, as the
 shell traced them; result lines of judged tests stand where the runner prints them; counts agree; the shell that wrote
-the marks lived to its end; every judged test is in one list. The checks know the reports of pytest and of unittest
-(Django's too); of other runners only marks, exit code and lists are checked.
+the marks lived to its end; every judged test is in one list. Everything that the official rule counts is a claim, not
+PASSED alone. The checks know the reports of pytest and of unittest (Django's too); of other runners only marks, exit
+code and lists are checked. Where the witness told the whole run, reports within reports (tests that run pytest inside
+pytest) and silent ends are held against what it told, not against the log's form.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from eval.swebench.execute import EvalRun
-from eval.swebench.findings import Finding, Hole
-from eval.swebench.rows import HarnessRow
+from envs.swe.guard.findings import Finding, Hole
+from envs.swe.guard.judged import Judged
 
 START, END, EXIT = ">>>>> Start Test Output", ">>>>> End Test Output", ">>>>> Test Exit Code"
+COUNTS = ("PASSED", "XFAIL", "SKIPPED")
+"""Outcomes that a rule may count for a test."""
 _BAD_MARKS = (">>>>> Patch Apply Failed", ">>>>> Reset Failed", ">>>>> Tests Errored", ">>>>> Tests Timed Out")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STATUS = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\s+(\S.*)$")
@@ -29,34 +31,39 @@ _KILLED = 128
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What the witness saw: upper bounds over all of the runner's sessions."""
+class Told:
+    """A log as it was given to whoever judged it."""
 
-    passed: int
-    bad: frozenset[str]
-    honest: bool
-    """No probe (a call that fails) was counted as passed."""
+    log: str
+    script: str
+    exit_code: int = 0
+    lost_bytes: int = 0
+    whole: bool = False
+    """The witness told the run from beginning to end (`watch.Noted.whole`)."""
 
 
-def log_findings(
-    row: HarnessRow, run: EvalRun, script: str, report: Mapping[str, object], statuses: Mapping[str, str]
-) -> list[Finding]:
-    """`report`, `statuses`: the package's verdict and its reading of the log."""
-    log = _ANSI.sub("", run.log.replace("\r\n", "\n"))
-    claimed = {name for name in (*row.swe.fail_to_pass, *row.swe.pass_to_pass) if statuses.get(name) == "PASSED"}
-    found = [*_marks(log, script, run.exit_code)]
-    if run.lost_bytes:
-        found.append(Finding(Hole.LOG, f"{run.lost_bytes} bytes are missing from its middle"))
+def log_findings(judged: Judged, told: Told, statuses: Mapping[str, str]) -> list[Finding]:
+    """`statuses`: test id -> outcome, as the log was read."""
+    log = _ANSI.sub("", told.log.replace("\r\n", "\n"))
+    row = judged.row
+    names = {*row.fail_to_pass, *row.pass_to_pass}
+    claimed = {name: statuses[name] for name in names if statuses.get(name) in COUNTS}
+    found = [*_marks(log, told.script, told.exit_code)]
+    if told.lost_bytes:
+        found.append(Finding(Hole.LOG, f"{told.lost_bytes} bytes are missing from its middle"))
     body = log.split(START, 1)[-1].split("\n", 1)[-1].split(END, 1)[0]
-    kind = runner_of(script)
+    kind = runner_of(told.script)
     if kind == "pytest":
-        found += _pytest(body, script, claimed, {*row.swe.fail_to_pass, *row.swe.pass_to_pass})
+        found += _pytest(body, told, claimed, names)
     elif kind == "unittest" and claimed:
         found += _unittest(body, claimed)
-    found += list_findings(row, report)
-    if run.watched and claimed:
-        found += _note(run.note, claimed)
     return list(dict.fromkeys(found))
+
+
+def claim_findings(row_fail_to_pass: Collection[str], statuses: Mapping[str, str]) -> list[Finding]:
+    """A test that the fix turns green passes: it is neither skipped nor expected to fail."""
+    odd = [name for name in row_fail_to_pass if statuses.get(name) in COUNTS[1:]]
+    return [Finding(Hole.CLAIM, f"FAIL_TO_PASS {name} ended as {statuses[name]}") for name in odd[:3]]
 
 
 def runner_of(script: str) -> str:
@@ -90,14 +97,17 @@ def _marks(log: str, script: str, exit_code: int) -> Sequence[Finding]:
     return found
 
 
-def _pytest(body: str, script: str, claimed: Collection[str], judged: Collection[str]) -> Sequence[Finding]:
+def _pytest(body: str, told: Told, claimed: Mapping[str, str], judged: Collection[str]) -> Sequence[Finding]:
     found = []
     lines = body.split("\n")
     ends = [number for number, line in enumerate(lines) if _PYTEST_END.match(line)]
     shorts = [number for number, line in enumerate(lines) if _SHORT.match(line)]
-    runs = max(1, len(re.findall(r"(?:pytest|py\.test)\b", script.split(START, 1)[-1].split(END, 1)[0])))
-    if claimed and not 1 <= len(ends) <= runs:
+    runs = max(1, len(re.findall(r"(?:pytest|py\.test)\b", told.script.split(START, 1)[-1].split(END, 1)[0])))
+    if claimed and not told.whole and not 1 <= len(ends) <= runs:
         found.append(Finding(Hole.LOG, f"{len(ends)} final lines of pytest for {runs} call(s) of it"))
+    if told.whole and len(ends) > runs:
+        # Reports within the report: only the last summary is the runner's own.
+        ends, shorts = ends[-runs:], shorts[-runs:]
     first, last = min(shorts, default=0), max(ends, default=0)  # between a summary's header and a final line
     seen: dict[str, set[str]] = {}
     for number, line in enumerate(lines):
@@ -108,18 +118,19 @@ def _pytest(body: str, script: str, claimed: Collection[str], judged: Collection
         if name not in judged:
             continue
         seen.setdefault(name, set()).add(status)
-        if shorts and not first < number < last:
+        if shorts and ends and not first < number < last:
             found.append(Finding(Hole.LOG, f"a result line of {name} stands outside of pytest's summary"))
     found += [
         Finding(Hole.LOG, f"{name} is reported as {' and as '.join(sorted(each))}")
         for name, each in seen.items()
-        if {"PASSED", "FAILED"} <= each
+        if {"PASSED", "FAILED"} <= each and "[" not in name  # names cut at a blank may stand for several tests
     ]
-    passed = sum(_count(lines[number], "passed") + _count(lines[number], "xpassed") for number in ends)
-    if ends and len(claimed) > passed:
-        found.append(
-            Finding(Hole.LOG, f"pytest counts {passed} passed, the log shows {len(claimed)} judged tests passed")
-        )
+    for word, counted in (("PASSED", ("passed", "xpassed")), ("XFAIL", ("xfailed",))):
+        most = sum(_count(lines[number], each) for number in ends for each in counted)
+        shown = sum(status == word for status in claimed.values())
+        if ends and shown > most:
+            what = f"pytest counts {most} {counted[0]}, the log shows {shown} judged tests {counted[0]}"
+            found.append(Finding(Hole.LOG, what))
     return found[:10]
 
 
@@ -139,50 +150,15 @@ def _unittest(body: str, claimed: Collection[str]) -> Sequence[Finding]:
     return []
 
 
-def list_findings(row: HarnessRow, report: Mapping[str, object]) -> list[Finding]:
+def list_findings(judged: Judged, report: Mapping[str, object]) -> list[Finding]:
     """Judged tests that the package put into neither list count as failed (the package then leaves them out)."""
     status = report.get("tests_status")
     if not isinstance(status, Mapping):
         return []
     found = []
-    for column, names in (("FAIL_TO_PASS", row.swe.fail_to_pass), ("PASS_TO_PASS", row.swe.pass_to_pass)):
+    for column, names in (("FAIL_TO_PASS", judged.row.fail_to_pass), ("PASS_TO_PASS", judged.row.pass_to_pass)):
         lists = status.get(column, {})
         known = {*lists.get("success", ()), *lists.get("failure", ())}
         if missing := [name for name in names if name not in known]:
             found.append(Finding(Hole.LISTS, f"{len(missing)} of {column} are neither passed nor failed: {missing[0]}"))
-    return found
-
-
-def read_note(note: bytes) -> Noted | None:
-    """None: there is no note that can be read, or none of a runner that came to its end."""
-    passed, bad, honest = 0, set(), True
-    try:
-        entries = [json.loads(line) for line in note.split(b"\n") if line.strip()]
-        ended = [entry for entry in entries if "began" not in entry]
-        for entry in ended:
-            passed += int(entry["ran"] if entry["passed"] is None else entry["passed"])
-            bad |= {str(name) for name in entry["bad"]}
-            honest = honest and entry.get("probe") is not False
-    except (ValueError, KeyError, TypeError):
-        return None
-    return Noted(passed, frozenset(bad), honest) if ended else None
-
-
-def _note(note: bytes, claimed: Collection[str]) -> Sequence[Finding]:
-    noted = read_note(note)
-    if noted is None:
-        return [Finding(Hole.RUNNER, "the log shows results, but the test runner did not come to its own end")]
-    found = []
-    if not noted.honest:
-        found.append(Finding(Hole.RUNNER, "it counts a call that fails as passed"))
-    if len(claimed) > noted.passed:
-        found.append(
-            Finding(Hole.RUNNER, f"it counts {noted.passed}, the log shows {len(claimed)} judged tests passed")
-        )
-    bad = {
-        *noted.bad,
-        *(f"{name.rsplit('.', 1)[-1]} ({name.rsplit('.', 1)[0]})" for name in noted.bad if "::" not in name),
-    }
-    if both := sorted(name for name in claimed if name in bad):
-        found.append(Finding(Hole.RUNNER, f"{both[0]} failed in the runner, the log says passed"))
     return found

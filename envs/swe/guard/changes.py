@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _GIT = re.compile(rb"diff --git (?P<names>.+)$")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _ESCAPE = re.compile(rb"\\([abtnvfr\"\\]|[0-7]{1,3})")
@@ -29,6 +29,8 @@ class FileChange:
     added: list[bytes] = field(default_factory=list)
     """Lines that the patch adds, without the plus sign and the newline."""
     removed: list[bytes] = field(default_factory=list)
+    lines: set[int] = field(default_factory=set)
+    """Numbers of the added lines in the new file."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -91,18 +93,20 @@ def _git_file(lines: list[bytes], at: int, names: bytes) -> tuple[FileChange, in
 
 def _hunks(lines: list[bytes], at: int, change: FileChange) -> int:
     while at < len(lines) and (match := _HUNK.match(lines[at])):
-        before, after = (int(number or 1) for number in match.groups())
+        before, after = int(match[1] or 1), int(match[3] or 1)
+        number = int(match[2])
         at += 1
         while at < len(lines) and (before > 0 or after > 0):
             line = lines[at]
             if line.startswith(b"+"):
                 change.added.append(line[1:])
-                after -= 1
+                change.lines.add(number)
+                after, number = after - 1, number + 1
             elif line.startswith(b"-"):
                 change.removed.append(line[1:])
                 before -= 1
             elif not line.startswith(b"\\"):
-                before, after = before - 1, after - 1
+                before, after, number = before - 1, after - 1, number + 1
             at += 1
         if at < len(lines) and lines[at].startswith(b"\\"):
             at += 1

@@ -1,0 +1,164 @@
+"""A second source beside the log: what the test runner itself holds, told by a witness inside its process.
+
+Output is easy to forge: code under test may print a perfect log and leave with `os._exit(0)`. So a small module that
+Python loads at its start (`inside`, as sitecustomize from a folder of the driver's) tells what the runner counted, from
+which bytes each judged test ran, whether the framework's objects are still those it began with, and what code of the
+repository did that honest code hardly ever does. It tells this through the log, between marks that hold a secret:
+what is written cannot be taken back, and a process that leaves early leaves no end behind. `Watch.split` takes it out.
+
+Commands of other people's images may keep Python from loading the module, for good reasons. There (`sure` False) only a
+runner that began under watch and did not finish is a finding, no word at all is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import marshal
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
+# These make Python ignore the driver's folder, or set their own.
+_PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|-p no:terminal|-n ?(?:auto|\d)")
+_PYTEST = ("pytest", "r2e_gym", "parse_log_pytest", "parse_log_pytest_v2", "parse_log_pytest_options")
+_RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:unittest|pytest)\b")
+# These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
+_UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
+_OUTPUT = re.compile(r"^: '>>>>> Start Test Output'\n(.*?)^: '>>>>> End Test Output'", re.MULTILINE | re.DOTALL)
+_START = """
+import os
+words = os.environ.pop("SAO_NOTE", "").split(":")
+if len(words) == 2:
+    # Processes that the tests start are not watched.
+    folder = os.path.dirname(os.path.abspath(__file__))
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != folder]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    if folder in os.sys.path:
+        os.sys.path.remove(folder)
+    try:
+        with open(folder + "/settings", encoding="utf-8", errors="surrogateescape") as file:
+            watch(dict(eval(file.read()), secret=words[0], descriptor=int(words[1])))
+    except OSError:  # a process that was given no such descriptor
+        pass
+for name in ("watch", "words", "folder", "rest", "os", "file"):
+    globals().pop(name, None)
+del name
+"""
+
+
+@cache
+def _program() -> Mapping[str, bytes]:
+    """The witness's text, and compiled for Pythons of this one's version: others compile the text (some 10 ms)."""
+    text = (Path(__file__).with_name("inside.py").read_text(encoding="utf-8") + _START).encode()
+    code = marshal.dumps(compile(text, "<start>", "exec", dont_inherit=True))
+    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(text)
+    return {"sitecustomize.py": text, f"__pycache__/sitecustomize.{sys.implementation.cache_tag}.pyc": head + code}
+
+
+def can_watch(log_parser: str, eval_script: str) -> bool:
+    """Only plain commands of our own rows: elsewhere a missing word would prove nothing."""
+    simple = log_parser in ("unittest", "pytest") and _WATCHABLE.search(eval_script) is not None
+    return simple and _PREVENTS.search(eval_script) is None and re.search(r"\bactivate\b", eval_script) is None
+
+
+def may_watch(log_parser: str, eval_script: str) -> bool:
+    """Where a missing word proves nothing, but one that began and has no end does."""
+    return log_parser in _PYTEST and _PREVENTS.search(eval_script) is None
+
+
+def can_watch_script(script: str) -> bool:
+    """An eval script of SWE-bench's form starts a runner that the witness knows, in a Python that it reaches."""
+    found = _OUTPUT.search(script)
+    command = found[1] if found else script
+    return _RUNNER.search(command) is not None and _UNWATCHABLE.search(script) is None
+
+
+@dataclass(frozen=True)
+class Word:
+    kind: str
+    facts: Any
+
+
+@dataclass(frozen=True)
+class Noted:
+    """All that the witness told in one run of the eval script."""
+
+    words: tuple[Word, ...] = ()
+    damaged: bool = False
+    """A part of what was told is missing."""
+
+    def of(self, kind: str) -> list[Any]:
+        return [word.facts for word in self.words if word.kind == kind]
+
+    @property
+    def ends(self) -> list[Mapping[str, Any]]:
+        return [facts for facts in self.of("end") if isinstance(facts, dict)]
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """By test id; of several sessions the later."""
+        return {str(name): str(what) for facts in self.ends for name, what in facts.get("outcomes", {}).items()}
+
+    @property
+    def whole(self) -> bool:
+        """Every runner that began came to its end."""
+        return bool(self.ends) and len(self.ends) >= len(self.of("began")) and not self.damaged
+
+    def to_json(self) -> list[list[Any]]:
+        return [[word.kind, word.facts] for word in self.words]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One watched run. `sure`: where no word comes, the runner did not finish by itself."""
+
+    folder: str
+    root: str
+    sure: bool
+    judged: Mapping[str, str] = field(default_factory=dict)
+    """Files below `root` -> git's blob id of the bytes that are to be judged, or empty."""
+    secret: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Below `folder`."""
+        settings = repr({"root": self.root, "judged": dict(self.judged)}).encode("utf-8", "surrogateescape")
+        return {f"start/{name}": data for name, data in {**_program(), "settings": settings}.items()}
+
+    @property
+    def prefix(self) -> str:
+        """Put before a command; its standard output goes on as descriptor 9, see `suffix`."""
+        return f"PYTHONPATH={self.folder}/start${{PYTHONPATH:+:$PYTHONPATH}} SAO_NOTE={self.secret}:9"
+
+    suffix = "9>&1"
+
+    def split(self, output: bytes) -> tuple[bytes, Noted]:
+        """The log as if nobody had watched, and what was told."""
+        told: list[Word] = []
+        parts: list[bytes] = []
+        damaged = False
+        for found in self._marked.finditer(output):
+            parts.append(found[2])
+            if found[1] == b"+":
+                continue
+            text, parts = b"".join(parts), []
+            try:
+                kind, facts = ast.literal_eval(text.decode("ascii"))
+                told.append(Word(str(kind), facts))
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                damaged = True
+        return self._marked.sub(b"", output), Noted(tuple(told), damaged or bool(parts))
+
+    @property
+    def _marked(self) -> re.Pattern[bytes]:
+        return re.compile(rb"\x1e" + self.secret.encode() + rb"([+.])([^\x1e\x1f]*)\x1f")
