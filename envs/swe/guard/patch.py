@@ -113,7 +113,9 @@ def _of_place(
         if name in read and change.new is not None:
             yield Finding(Hole.RESULTS, f"{path} is read by the eval script")
         if _GIT_INSIDES.search(name) or name.startswith(("/", "../")):
-            yield Finding(Hole.PATCH, f"{path} steers git, or lies outside the repository")
+            # Attributes have no say where the driver's own git writes the files.
+            harmless = base in (".gitattributes", ".gitmodules")
+            yield Finding(Hole.PATCH, f"{path} steers git, or lies outside the repository", decisive=not harmless)
 
 
 def judged_owns(judged: Judged, module: str) -> bool:
