@@ -2,9 +2,11 @@
 
     refuse_evaluation_tasks(tasks)        training_refusal(trajectory)
 
-A task is known by its instance id, by repository and base commit, or by its problem's text: letters and digits only,
-whatever its case, spacing, Unicode form or LaTeX dressing; of maths problems also by any run of whole paragraphs and by
-their first and last 120 letters, so that an instruction around one does not hide it. The lists in data/evaluation_sets/
+A task is known by its instance id (its own, or the one in its image's name), by base commit and repository (however
+spelt, and as a fork), by what its reference and test patches write, or by its problem's text: letters and digits only,
+whatever its case, spacing, Unicode form or LaTeX dressing; also without the first and last lines or sentences, and by
+any run of whole paragraphs, so that an instruction around one does not hide it; of maths problems also by their first
+and last 120 letters. The lists in data/evaluation_sets/
 hold hashes only (scripts/evaluation_hashes.py makes them from rows). What they cannot find: a problem in other words.
 """
 
@@ -35,6 +37,17 @@ _LATEX_DRESS = re.compile(
 )
 
 
+REPOSITORIES = (
+    *("astropy/astropy", "django/django", "matplotlib/matplotlib", "mwaskom/seaborn", "pallets/flask", "psf/requests"),
+    *("pydata/xarray", "pylint-dev/pylint", "pytest-dev/pytest", "scikit-learn/scikit-learn", "sphinx-doc/sphinx"),
+    *("sympy/sympy", "sqlfluff/sqlfluff", "marshmallow-code/marshmallow", "pvlib/pvlib-python", "pydicom/pydicom"),
+    *("pylint-dev/astroid", "pyvista/pyvista"),
+)
+"""Of the benchmarks: a commit is theirs in whatever fork it lies."""
+_IMAGE_ID = re.compile(r"sweb\.eval\.[^./]+\.([^:/@]+)", re.IGNORECASE)
+_CUTS, _CUT_CHARS = 12, 2000
+
+
 class EvaluationTask(TaskError):
     """A task of an evaluation set was about to be trained on."""
 
@@ -43,6 +56,19 @@ def normal_text(text: str) -> str:
     """Letters and digits of a problem, case folded."""
     folded = unicodedata.normalize("NFKC", _LATEX_DRESS.sub(" ", text)).casefold()
     return "".join(sign for sign in unicodedata.normalize("NFKC", folded) if sign.isalnum())
+
+
+def normal_repo(repo: str) -> str:
+    """owner/name of an address, whatever its form: https://host/Owner/Name.git/, git@host:owner/name, owner/name."""
+    parts = [part for part in re.split(r"[/:]", repo.strip().casefold()) if part]
+    return "/".join(parts[-2:]).removesuffix(".git")
+
+
+def patch_hash(patch: str) -> str:
+    """Of the lines of a patch's hunks; empty where they are too few to tell it from others."""
+    body = (line[1:] for line in patch.splitlines() if line[:1] in ("+", "-", " ") and line[:3] not in ("+++", "---"))
+    normal = normal_text("\n".join(body))
+    return _hash("patch", normal) if len(normal) >= _EDGE else ""
 
 
 def _hash(kind: str, value: str) -> str:
@@ -57,7 +83,7 @@ def hashes_of(
     if instance_id.strip():
         made["id"] = _hash("id", instance_id.strip().casefold())
     if repo.strip() and base_commit.strip():
-        made["commit"] = _hash("commit", f"{repo.strip().casefold()}@{base_commit.strip().casefold()}")
+        made["commit"] = _hash("commit", f"{normal_repo(repo)}@{base_commit.strip().casefold()}")
     if normal := normal_text(problem):
         made["problem"] = _hash("problem", normal)
         if maths and len(normal) >= _EDGE:
@@ -100,15 +126,46 @@ def evaluation_set(task_id: str, kind: str = "", row: Mapping[str, Any] | None =
     if suite in SUITES and "/" in task_id:
         return suite, "id"
     lists = known()
-    for what, value in row_hashes(task_id, kind, row or {}).items():
+    row = row or {}
+    for what, value in _all_hashes(task_id, kind, row):
         if value in lists:
             return lists[value], {"head": "problem", "tail": "problem"}.get(what, what)
-    problem = (row or {}).get("problem")
-    if kind == "maths" and isinstance(problem, str):
-        for part in _parts(problem):
-            if (mark := hashes_of(problem=part).get("problem", "")) in lists:
-                return lists[mark], "problem"
     return None
+
+
+def _all_hashes(task_id: str, kind: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from row_hashes(task_id, kind, row).items()
+    yield "id", _hash("id", task_id.strip().casefold())
+    for column in ("image", "image_name", "docker_image"):
+        if isinstance(row.get(column), str):
+            for found in _IMAGE_ID.findall(row[column]):
+                yield "image", _hash("id", found.casefold().replace("_1776_", "__").replace("_s_", "__"))
+    if isinstance(commit := row.get("base_commit"), str) and len(commit.strip()) >= 40:
+        for repo in REPOSITORIES:
+            yield "commit", hashes_of(repo=repo, base_commit=commit)["commit"]
+    for column in ("patch", "test_patch"):
+        if isinstance(row.get(column), str) and (mark := patch_hash(row[column])):
+            yield "patch", mark
+    for column in ("problem_statement", "problem"):
+        if isinstance(text := row.get(column), str):
+            for part in _parts(text):
+                yield "problem", hashes_of(problem=part).get("problem", "")
+            for normal in _without_ends(text):
+                yield "problem", _hash("problem", normal)
+
+
+def _without_ends(text: str) -> Iterator[str]:
+    """Normal texts without some of the first and last lines or sentences."""
+    ends = [match.end() for match in re.finditer(r"\n|[.:!?](?=\s)", text)]
+    starts = [0, *[end for end in ends if end <= _CUT_CHARS][:_CUTS]]
+    stops = [len(text), *[end for end in ends if end >= len(text) - _CUT_CHARS][-_CUTS:]]
+    whole = normal_text(text)
+    heads = {len(normal_text(text[:start])) for start in starts}
+    tails = {len(normal_text(text[stop:])) for stop in stops}
+    for head in heads:
+        for tail in tails:
+            if (head or tail) and head + _EDGE <= len(whole) - tail:
+                yield whole[head : len(whole) - tail]
 
 
 def _parts(problem: str) -> Iterator[str]:
@@ -128,6 +185,7 @@ def evaluation_tasks(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, str]]:
 
 
 _WORDS = {"id": "its id", "commit": "its repository and base commit", "problem": "its problem's text"}
+_WORDS |= {"image": "its image's name", "patch": "what its patch or its tests write"}
 
 
 def refuse_evaluation_tasks(tasks: Iterable[Task]) -> None:

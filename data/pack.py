@@ -37,6 +37,10 @@ _DIFF = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "-U3"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--inter-hunk-context=0", "--diff-algorithm=myers"),
 )
+_TEST_FILE = re.compile(
+    r"^\+\+\+ b/((?:[^\n]*/)?(?:test_[^/\n]*\.py|[^/\n]*_test\.(?:py|go)|[^/\n]*\.(?:test|spec)\.[jt]sx?))$",
+    re.MULTILINE,
+)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -72,6 +76,7 @@ def pack(
     patch, test_patch = _patches(repo, base_commit, fix, paths)
     if not patch.strip():
         raise TaskError(f"the fix changes nothing outside of the tests ({', '.join(paths) or 'none given'})")
+    _check_split(repo, base_commit, paths, patch, test_patch)
     bundle = out.parent / f"{instance_id}.bundle"
     out.parent.mkdir(parents=True, exist_ok=True)
     _bundle(repo, base_commit, bundle)
@@ -92,6 +97,25 @@ def pack(
         "repo_dir": repo_dir,
     }
     return Task(instance_id, "swe", "train", row, source=str(out), base_dir=str(out.parent))
+
+
+def _check_split(repo: Path, base: str, paths: Sequence[str], patch: str, test_patch: str) -> None:
+    """Tests that stay in the reference fix make a task that nobody can solve: the agent's patch never has them."""
+    for path in paths:
+        changed = re.search(rf'^diff --git "?a/{re.escape(path)}(?:/| |")', test_patch, re.MULTILINE)
+        if not changed and not _git(repo, "--literal-pathspecs", "ls-tree", base, "--", path).strip():
+            raise TaskError(
+                f"tests: there is no {path!r}, neither at the base nor in the fix. Is its name spelt right?"
+            )
+    if not test_patch.strip():
+        raise TaskError(
+            f"the fix changes no tests ({', '.join(paths) or 'none given'}). Name with `tests` the files or folders "
+            "whose tests it adds or changes"
+        )
+    if held := sorted(set(_TEST_FILE.findall(patch))):
+        raise TaskError(
+            f"the reference fix holds tests ({', '.join(held[:3])}): name them, or their folder, as tests too"
+        )
 
 
 def append_row(out: Path, row: Mapping[str, Any]) -> None:

@@ -26,13 +26,16 @@ def train(
     plain: Plain_ = False,
 ) -> None:
     """Train the policy on its own sandbox episodes: rollouts in one process, the trainer in another."""
+    from data.contamination import refuse_evaluation_tasks
+    from sao.assemble import tasks_of
     from sao.config import load_config
     from sao.train import describe_training
     from sao.train import train as run_training
 
     named = {"steps": steps, "batch": batch, "seed": seed, "control": control, "critic": critic}
     resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, **named))
-    if dry_run:
+    if dry_run:  # what would refuse the run refuses its plan
+        refuse_evaluation_tasks(tasks_of(resolved))
         describe_training(resolved, console(plain))
         return
     raise typer.Exit(run_training(resolved, console(plain), run=run, fresh=fresh, score=score))

@@ -6,12 +6,26 @@ set; a log without its run folder is judged by the task ids of its trajectories.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from data.contamination import SUITES, EvaluationTask, refuse_evaluation_tasks
-from data.task import TaskError
+from rich.console import Console
+
+from data.contamination import SUITES, EvaluationTask, evaluation_tasks, refuse_evaluation_tasks
+from data.task import Task, TaskError
 from sao.paths import UserError
 from sao.rundir import read_config
+
+
+def warn_of_benchmark(tasks: Sequence[Task], console: Console) -> None:
+    """Rolling out a benchmark's tasks is allowed and said aloud: nothing of it can be trained on."""
+    if found := list(evaluation_tasks(tasks)):
+        task, name, _ = found[0]
+        console.print(
+            f"[bold red]{len(found)} of {len(tasks)} tasks belong to an evaluation set[/bold red] (the first is "
+            f"{task.task_id}, {name}): these trajectories are for looking and scoring, training refuses them.",
+            highlight=False,
+        )
 
 
 def refuse_evaluation_run(folder: Path) -> None:

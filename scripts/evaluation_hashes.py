@@ -3,7 +3,7 @@
     .venv/bin/python scripts/evaluation_hashes.py --name swebench-verified rows.jsonl more.jsonl.gz
     .venv/bin/python scripts/evaluation_hashes.py --shared FOLDER      # every list that is shipped, from the data files
 
-Rows: .jsonl(.gz), .json or .csv with the columns of SWE-bench (instance_id, repo, base_commit, problem_statement) or of
+Rows: .jsonl(.gz), .json or .csv with the columns of SWE-bench (ids, repo, base_commit, problem and patches) or of
 maths sets (id, problem or question or prompt). Files of reports (instance id -> report) give ids alone, trajectories of
 mini-swe-agent (.traj.json) the id and the problem that the agent was told. A list that is there is added to.
 """
@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data.atomic import write_atomically
-from data.contamination import FOLDER, hashes_of
+from data.contamination import FOLDER, hashes_of, patch_hash
 
 PROBLEM = ("problem_statement", "problem", "question", "Problem", "prompt")
 TOLD = re.compile(r"<pr_description>\s*Consider the following PR description:\n(.*?)\n</pr_description>", re.DOTALL)
@@ -82,7 +82,8 @@ def hashes(row: dict[str, Any]) -> Iterable[str]:
     )
     if "prompt" in row and not swe:  # problem and instruction: the whole and the end are not the problem's
         made = {kind: value for kind, value in made.items() if kind == "head"}
-    return made.values()
+    patches = [patch_hash(row[name]) for name in ("patch", "test_patch") if isinstance(row.get(name), str)]
+    return [*made.values(), *filter(None, patches)]
 
 
 def telling(name: Any) -> bool:

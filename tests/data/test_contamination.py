@@ -102,7 +102,8 @@ def test_every_real_swe_row_is_known_by_each_of_its_identities() -> None:
         moved["problem_statement"] = row["problem_statement"].upper().replace("\n", "\r\n  ")
         assert found(swe(moved)) == "swebench-verified"
         moved["problem_statement"] = "Something else."
-        assert found(swe(moved)) is None
+        assert found(swe(moved)) == "swebench-verified"  # by its patches
+        assert found(swe({**moved, "patch": "", "test_patch": ""})) is None
 
 
 def test_every_verified_instance_is_known_by_id() -> None:
@@ -173,3 +174,26 @@ def test_problems_that_only_a_trajectory_holds_are_known_too() -> None:
     problem = told.partition("description:\n")[2].partition("\n</pr_description>")[0]
     assert len(problem) > 200
     assert evaluation_set("renamed", "swe", {"problem_statement": problem.upper()}) == ("swebench-verified", "problem")
+
+
+def test_a_row_in_disguise_is_still_known() -> None:
+    """Another id, a fork's address, no commit but the image's name, words around the issue, a patch alone."""
+    row = lines("swe", "verified_mini50.jsonl")[0]
+    repo, commit, issue = row["repo"], row["base_commit"], row["problem_statement"]
+    image = f"swebench/sweb.eval.x86_64.{row['instance_id'].replace('__', '_1776_')}:latest"
+    disguises: dict[str, dict] = {
+        "address": {"repo": f"https://github.com/{repo.upper()}.git/", "base_commit": commit},
+        "ssh": {"repo": f"git@github.com:{repo}.git", "base_commit": commit},
+        "fork": {"repo": "me/fork", "base_commit": commit},
+        "image": {"repo": "me/fork", "base_commit": "HEAD", "image": image},
+        "sentence": {"problem_statement": "Please mend this bug. " + issue},
+        "line": {"problem_statement": f"Here is an issue:\n{issue}\nThank you.\n"},
+        "paragraph": {"problem_statement": f"Here is an issue.\n\n{issue}\n\nWrite a patch."},
+        "gold": {"patch": row["patch"]},
+        "tests": {"test_patch": row["test_patch"]},
+    }
+    unseen = [name for name, columns in disguises.items() if not found(Task("my-1", "swe", "train", columns))]
+    assert unseen == []
+    stranger = {"repo": "me/fork", "base_commit": "a" * 40, "image": "me/sweb.eval.x86_64.me_1776_mine-1:latest"}
+    stranger |= {"problem_statement": "My own bug.\n\nIt is odd.", "patch": "+x\n", "test_patch": "+y\n"}
+    assert found(Task("my-1", "swe", "train", stranger)) is None

@@ -94,6 +94,7 @@ def test_row_and_bundle(repo: Path, tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_survives_json(repo: Path, tmp_path: Path) -> None:
     git(repo, "checkout", "-qf", "v1")
     (repo / "latin.py").write_bytes(b"# caf\xe9\n")
+    (repo / "tests/test_latin.py").write_text("import latin\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "latin")
     row = json.loads(json.dumps(dict(make(repo, tmp_path / "rows.jsonl", fix="HEAD").row)))
@@ -119,6 +120,10 @@ def test_fix_as_a_patch_file_gives_the_same_row(repo: Path, tmp_path: Path) -> N
         ({"base": "nope"}, "no revision 'nope'"),
         ({"fix": "nope"}, "neither a patch file nor a revision"),
         ({"fix": "v1"}, "changes nothing outside"),
+        ({"tests": ["test"]}, "there is no 'test'"),
+        ({"tests": ["tests", "nothing"]}, "there is no 'nothing'"),
+        ({"tests": []}, "changes no tests"),
+        ({"tests": ["tests/data.bin"]}, "holds tests .tests/test_calc.py"),
         ({"tests": ["../x"]}, "inside the repository"),
         ({"tests": ["calc.py", "tests"]}, "changes nothing outside"),
         ({"problem_statement": " "}, "all that the agent is told"),

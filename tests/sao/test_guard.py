@@ -50,6 +50,13 @@ def test_sao_train_refuses_benchmark_rows_before_there_is_a_folder(runs: Path, t
     assert not runs.exists()
 
 
+def test_a_plan_is_refused_like_its_run_and_rolling_out_says_what_it_is(runs: Path, tmp_path: Path) -> None:
+    path = rows(tmp_path, {**real_row(), "instance_id": "mine-1", "repo": "me/mine", "base_commit": "0" * 40})
+    chosen = ("--set", "tasks.name=swe", "--set", f"tasks.path={path}", "--dry-run", "--plain")
+    assert "swebench-verified" in sao("train", *chosen, code=2)
+    assert "1 of 1 tasks belong to an evaluation set" in " ".join(sao("rollout", *chosen).split())
+
+
 @pytest.mark.parametrize("suite", ["aime2025", "beyondaime", "imo-answerbench"])
 def test_sao_train_refuses_maths_benchmarks(runs: Path, tmp_path: Path, suite: str) -> None:
     file = need_shared("math", {"imo-answerbench": "imo_answerbench_v2.jsonl"}.get(suite, f"{suite}.jsonl"))
