@@ -340,7 +340,13 @@ def r2e_names(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
 
 # --- registry -------------------------------------------------------------------------------------------------------
 
+_PYTEST_NAMES = (
+    *("astroid", "astropy", "flask", "marshmallow", "matplotlib", "pvlib", "pydicom", "pylint", "pyvista", "requests"),
+    *("scikit", "seaborn", "sphinx", "sqlfluff", "xarray"),
+)
+"""Projects whose parser in SWE-bench's package reads pytest's summary."""
 PARSERS: Mapping[str, Parser] = {
+    **{f"parse_log_{project}": parse_pytest for project in _PYTEST_NAMES},
     "unittest": parse_unittest,
     "pytest": parse_pytest,
     "parse_log_pytest": parse_pytest,
