@@ -346,7 +346,6 @@ _PYTEST_NAMES = (
 )
 """Projects whose parser in SWE-bench's package reads pytest's summary."""
 PARSERS: Mapping[str, Parser] = {
-    **{f"parse_log_{project}": parse_pytest for project in _PYTEST_NAMES},
     "unittest": parse_unittest,
     "pytest": parse_pytest,
     "parse_log_pytest": parse_pytest,
@@ -354,6 +353,7 @@ PARSERS: Mapping[str, Parser] = {
     "parse_log_pytest_options": parse_pytest,
     "unittest_shown": parse_unittest_shown,
     "r2e_gym": parse_r2e_gym,
+    **{f"parse_log_{project}": parse_pytest for project in _PYTEST_NAMES},
 }
 
 

@@ -318,3 +318,9 @@ FAILED test_1::T::test_b
 def test_unknown_parser() -> None:
     with pytest.raises(TaskError, match="Known: unittest, pytest"):
         parse_log("tap", "", 0, ())
+
+
+def test_the_packages_names_of_pytest_parsers_are_known() -> None:
+    log = pytest_log("PASSED t.py::a", final="1 passed")
+    for name in ("sphinx", "astropy", "requests", "scikit"):
+        assert parse_log(f"parse_log_{name}", log, 0, ()).outcomes == {"t.py::a": Outcome.PASSED}
