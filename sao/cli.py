@@ -15,6 +15,7 @@ from rich.table import Table
 from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_serve, cli_setup, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
+from sao.screen import Screen
 
 app = typer.Typer(
     help="Train coding agents by reinforcement learning, in exact tokens and real sandboxes.",
@@ -45,7 +46,7 @@ def _backend(sandbox: str | None) -> list[str]:
 
 def _console(plain: bool = False) -> Console:
     width = None if sys.stdout.isatty() else 140
-    return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, width=width)
+    return Screen(no_color=plain, force_terminal=False if plain else None, highlight=not plain, width=width)
 
 
 def _version(asked: bool) -> None:
@@ -287,14 +288,12 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        Console(stderr=True).print(
-            "[yellow]Stopped. What was finished is in the log; start again to continue.[/yellow]"
-        )
+        Screen(stderr=True).print("[yellow]Stopped. What was finished is in the log; start again to continue.[/yellow]")
         sys.exit(130)
     except Exception as error:
         known = exit_code_and_text(error)
         if known is None:
             raise
         code, text = known
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
+        Screen(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
         sys.exit(code)

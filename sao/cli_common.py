@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from sao.paths import UserError
+from sao.screen import Screen
 
 Config_ = Annotated[str, typer.Option("--config", "-c", help="A TOML file, or a name in configs/.")]
 Set_ = Annotated[
@@ -49,7 +50,7 @@ def example(*lines: str) -> str:
 
 
 def console(plain: bool = False) -> Console:
-    return Console(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
+    return Screen(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
 
 
 def own_tasks(path: str | None) -> list[str]:
