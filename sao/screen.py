@@ -18,7 +18,7 @@ from data.visible import visible
 
 
 class Screen(Console):
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+    def render_str(self, text: str, **options: Any) -> Text:
         # Before rich makes texts of strings: it drops some control characters without a word.
         return super().render_str(visible(text), **options)
 
