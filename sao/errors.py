@@ -13,8 +13,9 @@ _HEAVY = {
     "trainer.folders": ("FolderError",),
     "trainer.logprobs": ("HeadError",),
     "trainer.metrics": ("MetricsError",),
-    "trainer.optim": ("TrainingSetupError",),
+    "trainer.optim": ("NonFiniteGradientError", "TrainingSetupError"),
     "trainer.replay": ("ReplayError",),
+    "trainer.unfit": ("BatchFault", "TooManyUnfit"),
 }
 
 

@@ -33,6 +33,7 @@ from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
+from trainer.controls import check_plan
 from trainer.ledger import Ledger, audit, from_journal
 from trainer.paths import TrainerPaths
 
@@ -114,6 +115,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     config.train.resolved_step()  # an unknown control is refused before there is a folder
     parts = parts_of(config)
     refuse_evaluation_tasks(parts.tasks)
+    check_plan(config.train.resolved_step().advantage.kind, config.train.planned, len(parts.tasks))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
     from agent.tokenizer import load_tokenizer
     from trainer.critic import Critic
     from trainer.setup import choose_device, load_policy, model_hash
+    from trainer.unfit import Limits
     from trainer.value_pretrain import ValueDataError, hand_over
     from trainer.value_pretrain import pretrain_value as fit
 
@@ -34,13 +36,23 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
     model = model_folder(config.model.path)
     tokenizer = load_tokenizer(model).fingerprint
     torch.set_num_threads(config.train.threads)
-    trajectories = list(read_logs(logs))
+    policy = load_policy(model, choose_device(config.train.device))
+    admitted = Limits.of(config.train.limits, policy)
+    trajectories, refused = [], Counter[str]()
+    for trajectory in read_logs(logs):
+        refusal = admitted.refusal(trajectory, bootstraps=True)
+        if refusal is not None and refusal[0].unfit:
+            refused[str(refusal[0])] += 1
+        else:
+            trajectories.append(trajectory)
+    left_out = "".join(f", left out: {count} {reason}" for reason, count in refused.items())
+    console.print(f"{admitted}{left_out}", highlight=False)
     foreign = next((t for t in trajectories if t.identity.tokenizer != tokenizer), None)
     if foreign is not None:
         raise ValueDataError(
             f"episode {foreign.identity.episode_id} holds ids of another tokenizer than {model}: pass that log's model"
         )
-    critic = Critic.from_policy(load_policy(model, choose_device(config.train.device)))
+    critic = Critic.from_policy(policy)
     passed = sum((t.outcome.reward or 0.0) >= 1.0 for t in trajectories)
     console.print(f"{len(trajectories)} trajectories, {passed} passed; {config.value.steps} steps", highlight=False)
     result = fit(critic, trajectories, config.value, say=lambda text: console.print(text, highlight=False))
@@ -73,6 +85,7 @@ def replay_training(
     from trainer.replay import recorded_steps, replay_exact, replay_offpolicy, weights_digest
     from trainer.setup import build_learner, choose_device, load_policy
     from trainer.statistics import StepMetrics
+    from trainer.unfit import Limits
 
     folder = find_run(run)
     refuse_evaluation_run(folder)
@@ -97,7 +110,10 @@ def replay_training(
 
     log = TrajectoryLog(folder / "log")
     if mode == "offpolicy":
-        report = replay_offpolicy(log.read(), learner, train.batch, limit=limit, max_steps=steps, on_step=show)
+        admitted = Limits.of(train.limits, learner.policy)
+        report = replay_offpolicy(
+            log.read(), learner, train.batch, limit=limit, admitted=admitted, max_steps=steps, on_step=show
+        )
         mean = sum(report.rejected) / max(report.steps, 1)
         console.print(f"{report.steps} steps, rejected {100 * mean:.2f} % on average; weights {report.digest[:16]}")
         return 0

@@ -6,7 +6,7 @@ On a terminal a table that is redrawn, elsewhere a line every few seconds. Undef
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ def share(value: float | None) -> str:
 def mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def dropped_text(dropped: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted((dropped or {}).items())) or "none"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40, low: float = 0.0, high: float = 1.0) -> str:
@@ -100,6 +104,7 @@ class TrainView(LiveView):
             f"explained variance {number(self._recent('explained_variance'), '.2f')}",
             f"rejected {share(self._recent('rejected_share'))}",
             f"staleness {number(self._recent('staleness_mean'), '.1f')}/{number(last.get('staleness_max'), '.0f')}",
+            f"dropped {dropped_text(self._trainer.get('dropped'))}",
             f"idle trainer {share(self._trainer.get('idle_share'))} rollouts {share(self._rollouts.get('idle_share'))}",
             f"alarms {self._alarm_count()}",
         ]
@@ -144,7 +149,16 @@ class TrainView(LiveView):
         table.add_row(
             "draws",
             f"{trainer.get('consumed', 0)}/{trainer.get('planned', 0)} dealt with · "
-            f"waiting {trainer.get('waiting', 0)} · dropped {last.get('dropped') or 'none'}",
+            f"waiting {trainer.get('waiting', 0)} · "
+            f"dropped {dropped_text(trainer.get('dropped') or last.get('dropped'))}",
+        )
+        lengths = last.get("lengths") or {}
+        table.add_row(
+            "lengths",
+            f"sampled tokens: batch {number(lengths.get('batch'), '.0f')}, dispatched "
+            f"{number(lengths.get('dispatched'), '.0f')}, finished {number(lengths.get('finished'), '.0f')}, trained "
+            f"{number(lengths.get('trained'), '.0f')}, dropped {number(lengths.get('dropped'), '.0f')} "
+            f"({share(lengths.get('dropped_tokens'))} of the tokens) · overtaken {share(lengths.get('overtaken'))}",
         )
         table.add_row(
             "trainer",

@@ -67,7 +67,7 @@ class AdvantageKind(StrEnum):
     STEP_MEAN = "step_mean"
     """Control: GAE over turns, a turn's value is the mean over its tokens."""
     STEP_LAST = "step_last"
-    """Control: GAE over turns, a turn's value is that of its last token."""
+    """Control: GAE over turns, a turn's value is that of its last token, and the value loss is on that token alone."""
     GROUP = "group"
     """Control (GRPO): (R - mean) / sd over the trajectories of one prompt; no critic."""
     RUNNING_PROMPT = "running_prompt"
@@ -166,6 +166,14 @@ class HealthConfig(Settings):
     """Training step from which explained variance is watched."""
     explained_variance_steps: int = Field(default=5, ge=1)
     """Steps running, those where it is undefined not counted, before the alarm."""
+    dropped_tokens: float = Field(default=0.05, ge=0, le=1)
+    """Share of the sampled tokens that may be in dropped trajectories (ours): long ones get stale first."""
+    overtaken: float = Field(default=0.4, ge=0, le=1)
+    """Share of the draws started so far that may still run while later ones are trained on (ours)."""
+    length_bias: float = Field(default=0.3, gt=0)
+    """Relative distance of a batch's mean length from that of what was dispatched (ours)."""
+    length_bias_steps: int = Field(default=3, ge=1)
+    """Steps running beyond it before the alarm."""
 
 
 class StepConfig(Settings):

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from trainer.config import HealthConfig
+from trainer.lengths import Lengths
 from trainer.statistics import StepMetrics
 
 
@@ -23,6 +24,9 @@ class AlarmKind(StrEnum):
     NOTHING_TRAINED = "nothing_trained"
     REWARD_LOST = "reward_lost"
     EXPLAINED_VARIANCE = "explained_variance"
+    TOKENS_DROPPED = "tokens_dropped"
+    OVERTAKEN = "overtaken"
+    LENGTH_BIAS = "length_bias"
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,38 @@ def _rules(m: StepMetrics, c: HealthConfig, idle: int) -> list[_Rule]:
                 text,
             )
         )
+    if m.lengths is not None:
+        rules += _length_rules(m.lengths, m.trajectories, c)
     return rules
+
+
+def _length_rules(lengths: Lengths, batch: int, c: HealthConfig) -> list[_Rule]:
+    off = None if lengths.bias is None or lengths.dispatched_draws < batch else abs(lengths.bias - 1)
+    return [
+        _above(
+            AlarmKind.TOKENS_DROPPED,
+            lengths.dropped_tokens,
+            c.dropped_tokens,
+            1,
+            f"of the sampled tokens are dropped, in {100 * lengths.dropped_draws:.1f} % of the draws: long episodes "
+            "get stale. Lower train.ahead or rollout.concurrency, or raise train.max_staleness",
+        ),
+        _above(
+            AlarmKind.OVERTAKEN,
+            lengths.overtaken,
+            c.overtaken,
+            1,
+            "of the draws started so far still run while later ones are trained on: the batches are shorter than what "
+            "was dispatched. Lower rollout.concurrency or train.ahead, or raise train.batch",
+        ),
+        _above(
+            AlarmKind.LENGTH_BIAS,
+            off,
+            c.length_bias,
+            c.length_bias_steps,
+            "the batches' mean length is off that of the dispatched draws by this share: short episodes come first",
+        ),
+    ]
 
 
 def _above(kind: AlarmKind, value: float | None, limit: float, steps: int, text: str) -> _Rule:

@@ -11,7 +11,7 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from data.log import LogTail
 from data.log_report import LogReport
 from data.trajectory import Status, Trajectory
 from trainer.ledger import DropReason, Fate, Ledger
-from trainer.packing import untrainable_reason
+from trainer.lengths import Lengths, lengths
 from trainer.state import TrainerState
+from trainer.unfit import ANY, Limits
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Dropped:
     draw: int
     episode_id: str
     reason: DropReason
+    tokens: int
+    """Sampled tokens that are lost."""
+    why: str = ""
+
+
+def sampled(trajectory: Trajectory) -> int:
+    """Action tokens: what the policy sampled."""
+    return int(trajectory.action_mask.sum())
 
 
 @dataclass
@@ -53,6 +62,9 @@ class Intake:
     max_attempts: int
     bootstraps: bool
     """A critic is there to value a trajectory that the system cut."""
+    limits: Limits = ANY
+    set_aside: Mapping[str, DropReason] = field(default_factory=dict)
+    """Episodes that no step takes again: dropped as they are read."""
     report: LogReport = field(default_factory=LogReport)
     repeated: int = 0
     """Trajectories of draws that already had one."""
@@ -91,12 +103,13 @@ class Intake:
         for name, tail in self._tails.items():
             for trajectory, position in tail.poll():
                 before, self._seen[name] = self._seen[name], position
-                reason = self._sort(trajectory, name, before)
-                if reason is not None:
-                    dropped.append(self._drop(trajectory, reason))
+                refused = self._sort(trajectory, name, before)
+                if refused is not None:
+                    dropped.append(self._drop(trajectory, *refused))
         return dropped
 
-    def _sort(self, trajectory: Trajectory, log: str, before: int) -> DropReason | None:
+    def _sort(self, trajectory: Trajectory, log: str, before: int) -> tuple[DropReason, str] | None:
+        """Queue it, pass over it, or say why its draw is given up."""
         draw, status = trajectory.identity.draw, trajectory.outcome.status
         if draw in self.ledger or draw in self._held or draw >= self.planned:
             self.repeated += 1
@@ -104,12 +117,14 @@ class Intake:
         if status is Status.INFRA_ERROR:
             self._attempts[draw] = self._attempts.get(draw, 0) + 1
             self._failed.append((log, before, draw))
-            return DropReason.INFRA_ERROR if self._attempts[draw] >= self.max_attempts else None
+            return (DropReason.INFRA_ERROR, "") if self._attempts[draw] >= self.max_attempts else None
         if trajectory.oldest_version is None:
             # Cut before its first token: the draw runs again. Graded without a token: nothing to learn from.
-            return None if status is Status.CUT else DropReason.NO_ACTIONS
-        if untrainable_reason(trajectory, bootstraps=self.bootstraps):
-            return DropReason.UNTRAINABLE
+            return None if status is Status.CUT else (DropReason.NO_ACTIONS, "")
+        if refusal := self.limits.refusal(trajectory, bootstraps=self.bootstraps):
+            return refusal
+        if reason := self.set_aside.get(trajectory.identity.episode_id):
+            return reason, "set aside"
         self._waiting.append(Waiting(trajectory, log, before))
         self._held.add(draw)
         return None
@@ -127,6 +142,13 @@ class Intake:
             return None, dropped
         self._out = [self._pop() for _ in range(size)]
         return [item.trajectory for item in self._out], dropped
+
+    def lengths(self, batch: Sequence[Trajectory]) -> Lengths:
+        """Lengths of what this step trained on beside those of all that came in."""
+        trained = {draw: fate.tokens for draw, fate in self.ledger.fates.items() if fate.dropped is None}
+        dropped = {draw: fate.tokens for draw, fate in self.ledger.fates.items() if fate.dropped is not None}
+        waiting = {item.draw: sampled(item.trajectory) for item in self._waiting}
+        return lengths([sampled(trajectory) for trajectory in batch], trained, dropped, waiting)
 
     def put_back(self) -> None:
         """The batch that was made last was not trained on: it waits again, first in the queue as before."""
@@ -148,18 +170,18 @@ class Intake:
         item = self._waiting.popleft()
         return item
 
-    def _drop(self, trajectory: Trajectory, reason: DropReason) -> Dropped:
-        identity = trajectory.identity
-        self.ledger.enter(identity.draw, Fate(identity.episode_id, self.state.step, reason))
+    def _drop(self, trajectory: Trajectory, reason: DropReason, why: str = "") -> Dropped:
+        identity, tokens = trajectory.identity, sampled(trajectory)
+        self.ledger.enter(identity.draw, Fate(identity.episode_id, self.state.step, reason, tokens))
         self._held.discard(identity.draw)
-        return Dropped(identity.draw, identity.episode_id, reason)
+        return Dropped(identity.draw, identity.episode_id, reason, tokens, why)
 
     def trained(self, batch: Sequence[Trajectory]) -> None:
         """The batch was trained on in the state's present step."""
         self._out = []
         for trajectory in batch:
             identity = trajectory.identity
-            self.ledger.enter(identity.draw, Fate(identity.episode_id, self.state.step))
+            self.ledger.enter(identity.draw, Fate(identity.episode_id, self.state.step, tokens=sampled(trajectory)))
             self._held.discard(identity.draw)
 
     def remember(self) -> None:

@@ -18,6 +18,10 @@ from data.journal import Entry
 TRAINED = "trained"
 DROPPED = "dropped"
 RESUMED = "resumed"
+BEGAN = "began"
+"""A step is about to train on these episodes."""
+SET_ASIDE = "set_aside"
+"""These episodes are not tried again; never taken back."""
 
 
 class LedgerError(RuntimeError):
@@ -37,6 +41,32 @@ class DropReason(StrEnum):
     """No token was sampled."""
     REMAINDER = "remainder"
     """The plan's end left too few for a batch."""
+    TOO_LONG = "too_long"
+    """More tokens than train.limits.max_tokens."""
+    REWARD_OUT_OF_BOUNDS = "reward_out_of_bounds"
+    """A reward beyond train.limits.max_reward."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The step that held it ran out of memory."""
+    NON_FINITE = "non_finite"
+    """The step that held it had a loss or gradient that is no number."""
+    KILLED_TRAINER = "killed_trainer"
+    """The trainer's process died in the step that held it, again and again."""
+
+    @property
+    def unfit(self) -> bool:
+        """The trajectory itself could not be trained: counted against train.limits.unfit_share."""
+        return self in _UNFIT
+
+
+_UNFIT = frozenset(
+    (
+        DropReason.TOO_LONG,
+        DropReason.REWARD_OUT_OF_BOUNDS,
+        DropReason.OUT_OF_MEMORY,
+        DropReason.NON_FINITE,
+        DropReason.KILLED_TRAINER,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +75,8 @@ class Fate:
     step: int
     """The training step it was trained in, or that was next when it was dropped."""
     dropped: DropReason | None = None
+    tokens: int = 0
+    """Sampled tokens of the trajectory."""
 
 
 @dataclass
@@ -73,15 +105,16 @@ class Ledger:
 
     def to_rows(self) -> list[list[Any]]:
         return [
-            [draw, fate.episode_id, fate.step, None if fate.dropped is None else str(fate.dropped)]
+            [draw, fate.episode_id, fate.step, None if fate.dropped is None else str(fate.dropped), fate.tokens]
             for draw, fate in sorted(self.fates.items())
         ]
 
     @classmethod
     def from_rows(cls, rows: Iterable[list[Any]]) -> Ledger:
         ledger = cls()
-        for draw, episode_id, step, reason in rows:
-            ledger.enter(int(draw), Fate(episode_id, int(step), None if reason is None else DropReason(reason)))
+        for draw, episode_id, step, reason, *tokens in rows:  # rows of older checkpoints have no tokens
+            dropped = None if reason is None else DropReason(reason)
+            ledger.enter(int(draw), Fate(episode_id, int(step), dropped, int(tokens[0]) if tokens else 0))
         return ledger
 
 
@@ -94,14 +127,41 @@ def from_journal(entries: Iterable[Entry]) -> Ledger:
             step, kept = int(entry.fields["step"]), set(entry.fields["kept"])
             ledger.fates = {draw: fate for draw, fate in ledger.fates.items() if fate.step < step or draw in kept}
         elif entry.event == TRAINED:
-            for draw, episode_id in zip(entry.fields["draws"], entry.fields["episodes"], strict=True):
-                ledger.enter(int(draw), Fate(episode_id, int(entry.fields["step"])))
+            draws, episodes = entry.fields["draws"], entry.fields["episodes"]
+            tokens = entry.fields.get("tokens") or [0] * len(draws)
+            for draw, episode_id, count in zip(draws, episodes, tokens, strict=True):
+                ledger.enter(int(draw), Fate(episode_id, int(entry.fields["step"]), tokens=int(count)))
         elif entry.event == DROPPED:
             if entry.draw is None:
                 raise LedgerError(f"a {DROPPED} line at {entry.time} names no draw")
-            fate = Fate(entry.episode_id or "", int(entry.fields["step"]), DropReason(entry.fields["reason"]))
+            fields = entry.fields
+            reason, tokens = DropReason(fields["reason"]), int(fields.get("tokens", 0))
+            fate = Fate(entry.episode_id or "", int(fields["step"]), reason, tokens)
             ledger.enter(entry.draw, fate)
     return ledger
+
+
+def set_aside(entries: Iterable[Entry]) -> dict[str, DropReason]:
+    """Episode id -> why no step takes it again."""
+    return {
+        str(episode): DropReason(entry.fields["reason"])
+        for entry in entries
+        if entry.event == SET_ASIDE
+        for episode in entry.fields["episodes"]
+    }
+
+
+def fatal_batches(entries: Iterable[Entry], deaths: int) -> list[tuple[int, tuple[str, ...]]]:
+    """(step, episodes) of batches in whose step the process died at least `deaths` times, and never came through."""
+    died: Counter[tuple[int, tuple[str, ...]]] = Counter()
+    for entry in entries:
+        if entry.event in (BEGAN, TRAINED):
+            batch = (int(entry.fields["step"]), tuple(entry.fields["episodes"]))
+            died[batch] = died[batch] + 1 if entry.event == BEGAN else 0
+        elif entry.event == SET_ASIDE:
+            gone = set(entry.fields["episodes"])
+            died = Counter({batch: count for batch, count in died.items() if not gone.intersection(batch[1])})
+    return [batch for batch, count in died.items() if count >= deaths]
 
 
 def audit(ledger: Ledger, planned: int, logged: Mapping[str, int]) -> list[str]:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,29 @@ from trainer import health
 from trainer.checkpoint import Checkpoints
 from trainer.gpu_turn import GpuTurn
 from trainer.health import Alarm
-from trainer.intake import Dropped, Intake
-from trainer.ledger import DROPPED, RESUMED, TRAINED
+from trainer.intake import Dropped, Intake, sampled
+from trainer.ledger import (
+    BEGAN,
+    DROPPED,
+    RESUMED,
+    SET_ASIDE,
+    TRAINED,
+    DropReason,
+    fatal_batches,
+    set_aside,
+)
 from trainer.metrics import MetricsWriter
+from trainer.optim import NonFiniteGradientError
 from trainer.paths import TrainerPaths, replace_file
 from trainer.publish import WeightFolder
 from trainer.state import TrainerState
 from trainer.train_config import TrainConfig
+from trainer.unfit import BatchFault, Limits, TooManyUnfit
 from trainer.update import Learner, sao_step
 
 POLL_S = 0.05
+DEATHS = 3
+"""Times that the process may die in the step of one batch before that batch is set aside: one death may be chance."""
 
 
 @dataclass
@@ -79,17 +92,14 @@ class Trainer:
         dtype = torch.bfloat16 if config.weights_dtype == "bf16" else None
         self.weights = WeightFolder(paths.weights, keep=config.keep_weights, dtype=dtype)
         self.settings = config.settings_hash()
+        self.limits = Limits.of(config.limits, learner.policy)
+        self.say(str(self.limits))
         self.times = Times()
+        self.logs, self.max_attempts = list(logs), max_attempts
+        self._set_aside_fatal()
         self.state = self._restore(lineage)
         self.metrics = metrics or MetricsWriter(paths.metrics)
-        self.intake = Intake(
-            logs,
-            self.state,
-            config.planned,
-            config.max_staleness,
-            max_attempts,
-            bootstraps=learner.critic is not None,
-        )
+        self.intake = self._open_intake()
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -120,6 +130,18 @@ class Trainer:
         if found is None:
             self.checkpoints.save(self.learner, state, self.settings)
         return state
+
+    def _open_intake(self) -> Intake:
+        return Intake(
+            self.logs,
+            self.state,
+            self.config.planned,
+            self.config.max_staleness,
+            self.max_attempts,
+            bootstraps=self.learner.critic is not None,
+            limits=self.limits,
+            set_aside=set_aside(self.journal.read()),
+        )
 
     def _relineage(self, state: TrainerState, entries: Sequence[Entry]) -> None:
         """Versions above the checkpoint's were seen by engines: what comes now gets a new lineage and new numbers."""
@@ -163,7 +185,7 @@ class Trainer:
                     self.intake.put_back()
                     break
                 began = time.monotonic()
-                self.step(batch)
+                self.attempt(batch)
                 self.times.busy += time.monotonic() - began
         self._checkpoint()
         if self.weights.newest() != self.state.version:
@@ -187,24 +209,97 @@ class Trainer:
     def _journal_drops(self, dropped: Sequence[Dropped]) -> None:
         for item in dropped:
             self.journal.write(
-                DROPPED, draw=item.draw, episode_id=item.episode_id, reason=str(item.reason), step=self.state.step
+                DROPPED,
+                draw=item.draw,
+                episode_id=item.episode_id,
+                reason=str(item.reason),
+                step=self.state.step,
+                tokens=item.tokens,
             )
+            if item.reason.unfit:
+                self.say(f"draw {item.draw} ({item.episode_id}) is dropped, {item.reason}: {item.why}")
         if dropped:
             self._progress("running")
+            self._refuse_too_many()
+
+    # --- what cannot be trained on -------------------------------------------------------------------------------
+
+    def attempt(self, batch: list[Trajectory]) -> bool:
+        """Train on the batch; where the step fails on it, set it aside and go back to the checkpoint: the next batch is
+        made without it. True when trained."""
+        failed: tuple[DropReason, str, tuple[int, ...]] | None = None
+        try:
+            self.step(batch)
+        except BatchFault as error:
+            failed = (error.reason, str(error), error.members)
+        except NonFiniteGradientError as error:
+            failed = (DropReason.NON_FINITE, str(error), ())
+        if failed is None:
+            return True
+        # Outside the handler: the failed step's tensors hang on its traceback.
+        self._go_back(batch, *failed)
+        return False
+
+    def _go_back(self, batch: list[Trajectory], reason: DropReason, text: str, members: Sequence[int]) -> None:
+        blamed = [batch[place] for place in members] or batch
+        self._note_set_aside(self.state.step, [t.identity.episode_id for t in blamed], reason, text)
+        crash_point("set_aside.after_journal")
+        for model in (self.learner.policy, self.learner.critic):
+            if model is not None:
+                model.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.intake.close()
+        # The critic may be one update further than the policy. A checkpoint is what both sides agree on.
+        self.state = self._restore(self.state.lineage)
+        self.intake = self._open_intake()
+        self._refuse_too_many()
+
+    def _note_set_aside(self, step: int, episodes: Sequence[str], reason: DropReason, text: str) -> None:
+        self.journal.write(SET_ASIDE, step=step, episodes=list(episodes), reason=str(reason), text=text)
+        shown = ", ".join(episodes[:3]) + (f" and {len(episodes) - 3} more" if len(episodes) > 3 else "")
+        self.say(f"step {step} failed and is made again without {shown}, {reason}: {text}")
+
+    def _set_aside_fatal(self) -> None:
+        """A batch that kills the process (the kernel's memory killer leaves no exception) would be made for ever."""
+        for step, episodes in fatal_batches(self.journal.read(), DEATHS):
+            self._note_set_aside(step, episodes, DropReason.KILLED_TRAINER, f"the trainer died in it {DEATHS} times")
+
+    def _refuse_too_many(self) -> None:
+        limits, dropped = self.config.limits, self.state.ledger.dropped()
+        unfit = {str(reason): dropped[reason] for reason in DropReason if reason.unfit and dropped[reason]}
+        allowed = max(self.config.batch, int(limits.unfit_share * len(self.state.ledger)))
+        if sum(unfit.values()) > allowed:
+            counts = ", ".join(f"{count} {reason}" for reason, count in unfit.items())
+            raise TooManyUnfit(
+                f"{sum(unfit.values())} of {len(self.state.ledger)} draws could not be trained ({counts}), the limit "
+                f"is {allowed}. {self.paths.journal} names them. Mend what makes them (agent limits, grader), or set "
+                "train.limits.max_tokens, max_reward or unfit_share; then the same command goes on"
+            )
+        failures = [entry for entry in self.journal.read() if entry.event == SET_ASIDE]
+        if len(failures) > limits.set_aside:
+            raise TooManyUnfit(
+                f"{len(failures)} steps failed on their batch, the limit is {limits.set_aside}; the last: "
+                f"{failures[-1].fields['text']}. For memory lower train.step.packing.token_budget or "
+                "train.limits.max_tokens; a raised train.limits.set_aside goes on as it is"
+            )
 
     def step(self, batch: list[Trajectory]) -> None:
         state = self.state
+        self.journal.write(BEGAN, step=state.step, episodes=[t.identity.episode_id for t in batch])
         result = sao_step(self.learner, batch, step=state.step, version=state.version.number, history=state.history)
         crash_point("step.after_optimizer")
         metrics = state.versions.corrected(result.metrics, batch, state.updates)
-        alarms, state.health = health.check(metrics, state.health, self.learner.config.health)
         trained_with = state.version
         self.intake.trained(batch)
+        metrics = replace(metrics, lengths=self.intake.lengths(batch))
+        alarms, state.health = health.check(metrics, state.health, self.learner.config.health)
         self.journal.write(
             TRAINED,
             step=state.step,
             draws=[trajectory.identity.draw for trajectory in batch],
             episodes=[trajectory.identity.episode_id for trajectory in batch],
+            tokens=[sampled(trajectory) for trajectory in batch],
             version=trained_with.number,
             lineage=trained_with.lineage,
             settings=self.settings,
@@ -274,6 +369,7 @@ class Trainer:
             "steps": self.config.steps,
             "planned": self.config.planned,
             "consumed": len(state.ledger),
+            "dropped": dict(state.ledger.dropped()),
             "version": state.version.number,
             "lineage": state.lineage,
             "waiting": self.intake.waiting if hasattr(self, "intake") else 0,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from data.trajectory import Trajectory
-from trainer.config import StepConfig
+from trainer.config import AdvantageKind, StepConfig
 from trainer.objective import token_terms
 from trainer.packing import ActionAxis, MicroBatch
 from trainer.passes import ActorUpdate, CriticUpdate
@@ -42,6 +42,8 @@ def step_metrics(
     size, first = max(len(axis), 1), actor[0] if actor else None
     ratio: RatioStatistics = ratio_statistics(logprobs - axis.behaviour)
     graded_token = ~axis.cut[axis.trajectory]
+    if config.advantage.kind is AdvantageKind.STEP_LAST:  # the critic is trained there alone
+        graded_token &= axis.ends_turn
     goal = axis.outcomes[axis.trajectory]
 
     def explained(values: Tensor | None) -> float | None:

@@ -58,6 +58,15 @@ class ActionAxis:
         return len(self.tokens)
 
     @property
+    def ends_turn(self) -> Tensor:
+        """[N] bool: last token of its turn."""
+        if not len(self):
+            return torch.zeros(0, dtype=torch.bool, device=self.steps.device)
+        last = torch.ones_like(self.steps, dtype=torch.bool)
+        last[:-1] = (self.steps[1:] != self.steps[:-1]) | (self.trajectory[1:] != self.trajectory[:-1])
+        return last
+
+    @property
     def cut(self) -> Tensor:
         """[B] bool: stopped by the system, to be bootstrapped."""
         return self.outcomes.isnan()
@@ -74,6 +83,8 @@ class MicroBatch:
     slots: Tensor
     """[K] int64: places on the batch's action axis."""
     real_tokens: int
+    members: tuple[int, ...]
+    """Places in the batch of the rows."""
 
     def rows(self, hidden: Tensor) -> Tensor:
         """[b, L, H] -> [K, H]."""
@@ -179,7 +190,7 @@ def pack(trajectories: Sequence[Trajectory], axis: ActionAxis, token_budget: int
     ends = [int(positions[starts[i + 1] - 1]) if lengths[i] else 1 for i in range(len(trajectories))]
     reads = [positions[starts[i] : starts[i + 1]] - 1 for i in range(len(trajectories))]
     slots = [np.arange(starts[i], starts[i + 1]) for i in range(len(trajectories))]
-    return _rows(trajectories, ends, reads, slots, token_budget, axis.tokens.device)
+    return _rows(trajectories, ends, reads, slots, range(len(trajectories)), token_budget, axis.tokens.device)
 
 
 def pack_ends(trajectories: Sequence[Trajectory], axis: ActionAxis, token_budget: int) -> list[MicroBatch]:
@@ -189,7 +200,7 @@ def pack_ends(trajectories: Sequence[Trajectory], axis: ActionAxis, token_budget
     cut = [trajectories[i] for i in chosen]
     ends = [len(t) for t in cut]
     reads = [np.array([end - 1]) for end in ends]
-    return _rows(cut, ends, reads, [np.array([i]) for i in chosen], token_budget, axis.tokens.device)
+    return _rows(cut, ends, reads, [np.array([i]) for i in chosen], chosen, token_budget, axis.tokens.device)
 
 
 def rows_within(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
@@ -208,6 +219,7 @@ def _rows(
     ends: Sequence[int],
     reads: Sequence[NDArray],
     slots: Sequence[NDArray],
+    places: Sequence[int],
     token_budget: int,
     device: torch.device,
 ) -> list[MicroBatch]:
@@ -225,6 +237,7 @@ def _rows(
                 gather=torch.from_numpy(gather.astype(np.int64)).to(device),
                 slots=torch.from_numpy(where.astype(np.int64)).to(device),
                 real_tokens=sum(ends[i] for i in chosen),
+                members=tuple(places[i] for i in chosen),
             )
         )
     return micro

@@ -19,6 +19,7 @@ from trainer.logprobs import action_logprobs, body_of, head_of, hidden_states, w
 from trainer.objective import TokenTerms, token_terms, value_loss
 from trainer.optim import clipped_step, set_rate
 from trainer.packing import ActionAxis, MicroBatch
+from trainer.unfit import blamed_on
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def read_values(critic: Critic, micro: Sequence[MicroBatch], size: int, precisio
     head = critic.head.weight
     values = torch.zeros(size, dtype=head.dtype, device=head.device)
     for part in micro:
-        with autocast(head.device, precision):
+        with blamed_on(part), autocast(head.device, precision):
             values[part.slots] = critic(part.tokens, part.gather)
     return values
 
@@ -59,25 +60,34 @@ def read_logprobs(policy: nn.Module, axis: ActionAxis, micro: Sequence[MicroBatc
     weight, bias = head_of(policy)
     logprobs = torch.zeros(len(axis), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
     for part in micro:
-        with autocast(weight.device, config.precision):
-            hidden = part.rows(hidden_states(body_of(policy), part.tokens))
         budget = config.packing.logit_budget
-        logprobs[part.slots] = action_logprobs(hidden, weight, axis.tokens[part.slots], bias, logit_budget=budget)
+        with blamed_on(part):
+            with autocast(weight.device, config.precision):
+                hidden = part.rows(hidden_states(body_of(policy), part.tokens))
+            logprobs[part.slots] = action_logprobs(hidden, weight, axis.tokens[part.slots], bias, logit_budget=budget)
     return logprobs
 
 
 def accumulate_value_gradient(
-    critic: Critic, micro: Sequence[MicroBatch], targets: Tensor, denominator: int, precision: str = "fp32"
+    critic: Critic,
+    micro: Sequence[MicroBatch],
+    targets: Tensor,
+    denominator: int,
+    precision: str = "fp32",
+    counted: Tensor | None = None,
 ) -> tuple[float, Tensor]:
-    """Add the gradient of 0.5 sum (V - target)^2 / denominator; returns that loss and the values [N]."""
+    """Add the gradient of 0.5 sum (V - target)^2 / denominator; returns that loss and the values [N]. `counted` [N]
+    bool: the tokens of the sum, None for all; the denominator is the caller's either way."""
     head = critic.head.weight
     values = torch.zeros(len(targets), dtype=head.dtype, device=head.device)
     total = torch.zeros((), dtype=torch.float64, device=head.device)
     for part in micro:
-        with autocast(head.device, precision):
-            predicted = critic(part.tokens, part.gather)
-        loss = value_loss(predicted, targets[part.slots], denominator)
-        loss.backward()
+        with blamed_on(part):
+            with autocast(head.device, precision):
+                predicted = critic(part.tokens, part.gather)
+            chosen = slice(None) if counted is None else counted[part.slots]
+            loss = value_loss(predicted[chosen], targets[part.slots][chosen], denominator)
+            loss.backward()
         values[part.slots] = predicted.detach()
         total += loss.detach()
     return float(total), values
@@ -104,12 +114,13 @@ def accumulate_policy_gradient(
         def weigh(logp: Tensor, rows: slice, a: Tensor = part_advantages, o: Tensor | None = part_old) -> Tensor:
             return token_terms(logp, logp if o is None else o[rows], a[rows], config.objective).weight / denominator
 
-        with autocast(weight.device, config.precision):
-            hidden = part.rows(hidden_states(body, part.tokens))
-        loss, part_logprobs = weighted_logprobs(
-            hidden, weight, axis.tokens[part.slots], weigh, bias, logit_budget=config.packing.logit_budget
-        )
-        loss.backward()
+        with blamed_on(part):
+            with autocast(weight.device, config.precision):
+                hidden = part.rows(hidden_states(body, part.tokens))
+            loss, part_logprobs = weighted_logprobs(
+                hidden, weight, axis.tokens[part.slots], weigh, bias, logit_budget=config.packing.logit_budget
+            )
+            loss.backward()
         logprobs[part.slots] = part_logprobs
     terms = token_terms(logprobs, logprobs if old is None else old, advantages, config.objective)
     return float(terms.loss.to(torch.float64).sum() / denominator), logprobs, terms
@@ -125,10 +136,11 @@ def critic_update(
     rate: float,
     max_grad_norm: float,
     precision: str = "fp32",
+    counted: Tensor | None = None,
 ) -> CriticUpdate:
     """One optimizer step of the critic against fixed targets [N] (value pretraining uses it as it is)."""
     set_rate(optimizer, rate)
-    loss, values = accumulate_value_gradient(critic, micro, targets, denominator, precision)
+    loss, values = accumulate_value_gradient(critic, micro, targets, denominator, precision, counted)
     norm = clipped_step(critic, optimizer, max_grad_norm)
     return CriticUpdate(loss, norm, values)
 

@@ -20,9 +20,9 @@ from data.journal import Entry
 from data.trajectory import Trajectory
 from trainer.controls import RewardHistory
 from trainer.ledger import RESUMED, TRAINED
-from trainer.packing import untrainable_reason
 from trainer.publish import distinct_tensors
 from trainer.statistics import StepMetrics
+from trainer.unfit import ANY, Limits
 from trainer.update import Learner, sao_step
 
 
@@ -111,6 +111,7 @@ def replay_offpolicy(
     batch: int,
     *,
     limit: float,
+    admitted: Limits = ANY,
     max_steps: int | None = None,
     on_step: Callable[[StepMetrics], None] = lambda _: None,
 ) -> ReplayReport:
@@ -121,7 +122,8 @@ def replay_offpolicy(
     for trajectory in trajectories:
         if refusal := training_refusal(trajectory):
             raise ReplayError(refusal)
-        if trajectory.oldest_version is None or untrainable_reason(trajectory, bootstraps=learner.critic is not None):
+        bootstraps = learner.critic is not None
+        if trajectory.oldest_version is None or admitted.refusal(trajectory, bootstraps=bootstraps):
             continue
         waiting.append(trajectory)
         if len(waiting) < batch:

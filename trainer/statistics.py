@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from data.trajectory import Trajectory
+from trainer.lengths import Lengths
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float | None:
@@ -121,6 +122,8 @@ class StepMetrics:
     """Of the values *before* the step's updates: prediction, not fit. Graded trajectories only."""
     explained_variance_after: float | None
     """Of the fresh values."""
+    lengths: Lengths | None = None
+    """The run's, so far; None outside a run."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """By phase: pack, bootstrap, critic, values, actor, total."""
 

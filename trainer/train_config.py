@@ -14,6 +14,21 @@ from pydantic import Field, model_validator
 from trainer.config import OptimizerConfig, Settings, StepConfig
 
 
+class LimitsConfig(Settings):
+    """What a run admits to training, and how much it may set aside. None of it is part of a checkpoint's settings: it
+    can be changed to go on with a run that stopped."""
+
+    max_tokens: int = Field(0, ge=0)
+    """Tokens (prompt, observations and actions) of the longest trajectory; 0: as many as the model has positions."""
+    max_reward: float = Field(100.0, gt=0)
+    """Largest size of a reward, either sign."""
+    unfit_share: float = Field(0.1, ge=0, le=1)
+    """Share of the draws dealt with (at least one batch) that may be too long, out of bounds or set aside by a failed
+    step; above it the run stops."""
+    set_aside: int = Field(8, ge=0)
+    """How many steps of a run may fail on their batch; the next one stops the run."""
+
+
 class TrainConfig(Settings):
     steps: int = Field(100, ge=1)
     """Training steps, critic-only ones included. The plan is steps * batch draws, each trained on or dropped once."""
@@ -53,6 +68,7 @@ class TrainConfig(Settings):
     """Tasks of one such score."""
     restarts: int = Field(3, ge=0)
     """How often a side that died is started again by the same command."""
+    limits: LimitsConfig = LimitsConfig()
     step: StepConfig = StepConfig()
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from data.trajectory import Trajectory
-from trainer.config import OptimizerConfig, StepConfig
+from trainer.config import AdvantageKind, OptimizerConfig, StepConfig
 from trainer.controls import RewardHistory, critic_free_advantages
 from trainer.critic import Critic
 from trainer.gae import policy_advantages, value_targets, whiten
@@ -130,7 +130,8 @@ def sao_step(
         if learner.critic is not None:
             bootstrap, targets = _fixed_targets(learner.critic, trajectories, axis, micro, config, clock)
             with clock.phase("critic"):
-                critic_updates = _critic_updates(learner, micro, targets, n, step)
+                counted = axis.ends_turn if config.advantage.kind is AdvantageKind.STEP_LAST else None
+                critic_updates = _critic_updates(learner, micro, targets, n, step, counted)
             if not critic_only:
                 values = critic_updates[0].values
                 if config.critic.advantage_values == "fresh":
@@ -187,7 +188,7 @@ def _fixed_targets(
 
 
 def _critic_updates(
-    learner: Learner, micro: Sequence[MicroBatch], targets: Tensor, n: int, step: int
+    learner: Learner, micro: Sequence[MicroBatch], targets: Tensor, n: int, step: int, counted: Tensor | None
 ) -> list[CriticUpdate]:
     if learner.critic is None or learner.critic_optimizer is None:
         return []
@@ -202,6 +203,7 @@ def _critic_updates(
             rate=warmed_rate(settings, step),
             max_grad_norm=settings.max_grad_norm,
             precision=learner.config.precision,
+            counted=counted,
         )
         for _ in range(learner.config.critic.updates)
     ]

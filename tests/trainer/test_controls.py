@@ -9,8 +9,10 @@ import torch
 from trainer.config import AdvantageConfig, AdvantageKind, ObjectiveName, StepConfig
 from trainer.controls import (
     CONTROLS,
+    REFUSED,
     ControlError,
     RewardHistory,
+    check_plan,
     control,
     critic_free_advantages,
     group_advantages,
@@ -31,9 +33,13 @@ class TestPresets:
 
     def test_what_differs(self) -> None:
         base = StepConfig()
-        assert control("grpo_clip_higher", base).objective.old_policy == "latest"
-        assert control("grpo_dis", base).objective.name is ObjectiveName.DIS
-        assert control("vapo_no_dis", base).objective.eps_high == 0.28
+        clip = control("clip_higher", base)
+        assert (clip.objective.name, clip.objective.eps_low, clip.objective.eps_high) == (
+            ObjectiveName.PPO_CLIP,
+            0.2,
+            0.28,
+        )
+        assert (clip.advantage, clip.critic) == (base.advantage, base.critic), "its clip and nothing else"
         assert control("running_mean_prompt", base).advantage.window == 8
         assert control("running_mean_global", base).advantage.window == 128
         assert control("one_critic_update", base).critic.updates == 1
@@ -42,6 +48,22 @@ class TestPresets:
     def test_unknown(self) -> None:
         with pytest.raises(ControlError, match="choose one of sao"):
             control("gspo", StepConfig())
+
+    @pytest.mark.parametrize("name", list(REFUSED))
+    def test_a_control_that_cannot_be_what_it_is_called_is_refused_with_the_reason(self, name: str) -> None:
+        with pytest.raises(ControlError, match="cannot be run: .*There are: sao, "):
+            control(name, StepConfig())
+
+    def test_groups_are_refused_however_they_are_asked_for(self) -> None:
+        groups = StepConfig.model_validate({"advantage": {"kind": "group"}, "critic_only_steps": 0})
+        with pytest.raises(ControlError, match="no group would be whole"):
+            control("sao", groups)
+
+    def test_a_mean_per_prompt_needs_prompts_that_come_again(self) -> None:
+        with pytest.raises(ControlError, match="4096 prompts and 3840 draws: 0 draws"):
+            check_plan(PROMPT, 3840, 4096)
+        check_plan(PROMPT, 3840, 1920)
+        check_plan(GLOBAL, 3840, 4096)
 
 
 class TestGroup:
@@ -61,7 +83,7 @@ class TestGroup:
 
 class TestRunningMean:
     def test_per_prompt_window(self) -> None:
-        history = RewardHistory({"a": (0.0, 1.0, 1.0)}, (0.0, 1.0, 1.0))
+        history = RewardHistory({"a": (0.0, 1.0, 1.0)}, (0.0, 1.0, 1.0), 3, 2.0)
         got, after = running_mean_advantages([1.0], ["a"], history, PROMPT, 3)
         assert got == pytest.approx([1 - 2 / 3])
         assert after.by_prompt["a"] == (1.0, 1.0, 1.0)
@@ -73,6 +95,13 @@ class TestRunningMean:
         second, _ = running_mean_advantages([1.0, 1.0], ["a", "new"], after, PROMPT, 8)
         assert second == pytest.approx([0.0, 1 - 1 / 3])  # own past; a new prompt: everyone's past
         assert running_mean_advantages([1.0], ["a"], RewardHistory(), PROMPT, 8)[0] == [1.0]
+
+    def test_a_new_prompt_has_all_of_the_past_not_the_last_few(self) -> None:
+        history = RewardHistory()
+        for prompt in range(10):
+            history = history.extended([float(prompt == 0)], [str(prompt)], 2)
+        assert history.overall == (0.0, 0.0)
+        assert running_mean_advantages([0.0], ["new"], history, PROMPT, 2)[0] == pytest.approx([-0.1])
 
     def test_global_window(self) -> None:
         history = RewardHistory({"a": (1.0,)}, (0.0, 0.0, 1.0, 1.0))

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.trajectory import Trajectory
 from trainer.config import AdvantageConfig
@@ -33,6 +34,22 @@ def advantages(
     config = AdvantageConfig.model_validate(fields)
     bootstrap = torch.zeros(len(trajectories)) if bootstrap is None else bootstrap
     return policy_advantages(values, axis.rewards, axis.lengths, bootstrap, config, axis.steps)
+
+
+class _Counted(TorchDispatchMode):
+    """Counts the numbers that tensor operations write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self.numbers += tensor.numel()
+                self.largest = max(self.largest, tensor.numel())
+        return out
 
 
 def naive(values: list[float], rewards: list[float], lam: float, gamma: float, bootstrap: float) -> list[float]:
@@ -163,8 +180,39 @@ class TestLambdaPrecision:
         torch.testing.assert_close(both, torch.cat([advantages([short], values[:2]), advantages([long], values[2:])]))
 
     def test_suffix_sums_are_the_recursion(self) -> None:
-        got = suffix_sums(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([0.5]))
-        assert got.tolist() == [[3.0, 4.0, 4.0]]  # 4; 2 + .5*4; 1 + .5*4
+        got = suffix_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3]), torch.tensor([0.5]))
+        assert got.tolist() == [3.0, 4.0, 4.0]  # 4; 2 + .5*4; 1 + .5*4
+
+    @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 1000))
+    def test_ragged_batches_are_the_recursion(self, lengths: list[int], long: int, seed: int) -> None:
+        """Also over several blocks: some rows are far longer than the others."""
+        lengths = [*lengths, 700 * long]
+        rng = np.random.default_rng(seed)
+        deltas, factors = rng.standard_normal(sum(lengths)), rng.uniform(0, 1, len(lengths))
+        factors[::2] = 1.0
+        expected, scale, at = [], [], 0
+        for length, factor in zip(lengths, factors, strict=True):
+            running = size = 0.0
+            row, sizes = [], []
+            for delta in deltas[at : at + length][::-1]:
+                running, size = delta + factor * running, abs(delta) + factor * size
+                row.append(running)
+                sizes.append(size)
+            expected, scale, at = expected + row[::-1], scale + sizes[::-1], at + length
+        got = suffix_sums(torch.tensor(deltas), torch.tensor(lengths), torch.tensor(factors)).numpy()
+        # Any order of n additions is within n eps of the sum of the sizes; a power c^k is within k eps.
+        bound = 2 * max(lengths) * np.finfo(np.float64).eps * np.array(scale)
+        assert (np.abs(got - np.array(expected)) <= bound).all()
+
+    @pytest.mark.parametrize("rows", [1, 128, 2048])
+    def test_work_and_memory_are_linear_in_the_tokens(self, rows: int) -> None:
+        """One long row among short ones: counted in numbers written by all operations together, and by the largest."""
+        lengths = torch.tensor([32_768] + [20] * (rows - 1))
+        tokens = int(lengths.sum())
+        with _Counted() as counted:
+            gae(torch.rand(tokens), torch.rand(tokens), lengths, torch.full((rows,), 0.9), 1.0, torch.zeros(rows))
+        assert counted.largest <= 3 * tokens
+        assert counted.numbers <= 250 * tokens
 
 
 class TestReward:
