@@ -46,8 +46,8 @@ REFUSED: Mapping[str, str] = {
     "grpo": _NO_GROUPS,
     "grpo_clip_higher": _NO_GROUPS,
     "grpo_dis": _NO_GROUPS,
-    "vapo_no_dis": "VAPO has another lambda (alpha 0.05), one critic update, nothing frozen, several draws a prompt and "
-    "a loss on the tokens of solved draws. SAO with its clip alone (0.2 / 0.28) is `clip_higher`",
+    "vapo_no_dis": "VAPO has another lambda (alpha 0.05), one critic update, nothing frozen, several draws a prompt "
+    "and a loss on the tokens of solved draws. SAO with its clip alone (0.2 / 0.28) is `clip_higher`",
 }
 """Controls of the paper that this trainer cannot run as what their names say, and why."""
 

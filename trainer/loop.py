@@ -268,11 +268,12 @@ class Trainer:
     def _refuse_too_many(self) -> None:
         limits, dropped = self.config.limits, self.state.ledger.dropped()
         unfit = {str(reason): dropped[reason] for reason in DropReason if reason.unfit and dropped[reason]}
-        allowed = max(self.config.batch, int(limits.unfit_share * len(self.state.ledger)))
+        seen = len(self.state.ledger) + self.intake.waiting
+        allowed = max(self.config.batch, int(limits.unfit_share * seen))
         if sum(unfit.values()) > allowed:
             counts = ", ".join(f"{count} {reason}" for reason, count in unfit.items())
             raise TooManyUnfit(
-                f"{sum(unfit.values())} of {len(self.state.ledger)} draws could not be trained ({counts}), the limit "
+                f"{sum(unfit.values())} of {seen} draws could not be trained ({counts}), the limit "
                 f"is {allowed}. {self.paths.journal} names them. Mend what makes them (agent limits, grader), or set "
                 "train.limits.max_tokens, max_reward or unfit_share; then the same command goes on"
             )

@@ -23,7 +23,7 @@ class LimitsConfig(Settings):
     max_reward: float = Field(100.0, gt=0)
     """Largest size of a reward, either sign."""
     unfit_share: float = Field(0.1, ge=0, le=1)
-    """Share of the draws dealt with (at least one batch) that may be too long, out of bounds or set aside by a failed
+    """Share of the draws that came in (at least one batch) that may be too long, out of bounds or set aside by a failed
     step; above it the run stops."""
     set_aside: int = Field(8, ge=0)
     """How many steps of a run may fail on their batch; the next one stops the run."""

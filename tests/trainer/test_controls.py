@@ -51,7 +51,7 @@ class TestPresets:
 
     @pytest.mark.parametrize("name", list(REFUSED))
     def test_a_control_that_cannot_be_what_it_is_called_is_refused_with_the_reason(self, name: str) -> None:
-        with pytest.raises(ControlError, match="cannot be run: .*There are: sao, "):
+        with pytest.raises(ControlError, match=r"cannot be run: .*There are: sao, "):
             control(name, StepConfig())
 
     def test_groups_are_refused_however_they_are_asked_for(self) -> None:
