@@ -32,8 +32,7 @@ def gradient(name: str) -> Tensor:
         advantages = policy_advantages(VALUES, axis.rewards, axis.lengths, torch.zeros(1), config.advantage, axis.steps)
     else:
         history = RewardHistory({"t0": (0.5, 0.0)}, (0.75, 0.5, 0.0), 3, 1.25)
-        kind, window = config.advantage.kind, config.advantage.window
-        advantages, _ = critic_free_advantages([1.0], ["t0"], axis.lengths, history, kind, window)
+        advantages, _ = critic_free_advantages([1.0], ["t0"], axis.lengths, history, config.advantage)
     logp = (axis.behaviour + RATIOS.log()).requires_grad_(True)
     policy_loss(logp, axis.behaviour, advantages, config.objective, len(axis)).backward()
     assert logp.grad is not None
