@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from agent.pulse import LIMIT_S, Pulse, PulseWatch
 from benchmarks.attacks import ATTACKS
 from benchmarks.attacks.judge import Arena, Outcome, Trial
 from benchmarks.attacks.layouts import DOCKER, EMBEDDED, micro, r2e, smith, toy, unit
@@ -51,44 +52,26 @@ def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "", *, qu
     return made
 
 
-class Stalls:
-    """How long the event loop stood still, at worst."""
-
-    def __init__(self, every_s: float = 0.01) -> None:
-        self.worst_s = 0.0
-        self._every_s = every_s
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Stalls:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _watch(self) -> None:
-        while True:
-            began = time.monotonic()
-            await asyncio.sleep(self._every_s)
-            self.worst_s = max(self.worst_s, time.monotonic() - began - self._every_s)
-
-
 async def run(
     todo: Sequence[Trial], names: Sequence[str], workers: int, tell: Callable[[Outcome], None] | None = None
-) -> tuple[list[Outcome], float]:
-    """What came of each trial, and the loop's worst stall in seconds."""
+) -> tuple[list[Outcome], Pulse]:
+    """What came of each trial, and how late the loop ran."""
     backends = {name: await asyncio.to_thread(make_backend, name, "attacks") for name in names}
     try:
         with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
-            async with Arena(backends, Path(folder), workers, tell) as arena, Stalls() as stalls:
+            async with Arena(backends, Path(folder), workers, tell) as arena, PulseWatch() as watch:
                 done = await arena.run(todo)
-                return done, stalls.worst_s
+                return done, watch.pulse
     finally:
         for backend in backends.values():
             await backend.close()
+
+
+def worst_stall_s(pulse: Pulse) -> float:
+    """Of the stalls in which the loop itself worked; a machine that is busy with other work makes it late too."""
+    for stall in pulse.longest:
+        print(f"the loop stood still for {1000 * stall.seconds:.0f} ms: {stall.where}")
+    return max((stall.seconds for stall in pulse.longest), default=min(pulse.worst_s, LIMIT_S))
 
 
 def show(each: Outcome, everything: bool) -> None:
@@ -127,7 +110,7 @@ def main() -> None:
             sites += [toy()] if "toy" in wanted else []
             sites += [stack.enter_context(smith())] if "smith" in wanted else []
             sites += [stack.enter_context(r2e())] if "r2e" in wanted else []
-        done, worst_s = asyncio.run(
+        done, pulse = asyncio.run(
             run(
                 trials(sites, names, given.only, quick=given.quick),
                 names,
@@ -148,7 +131,7 @@ def main() -> None:
         "false_alarms_of_500": false_alarms(),
         "faults_of_agents_making": sum(bool(each.fault) for each in done),
         "beyond": sum(bool(each.trial.attack.beyond) and each.paid for each in attacks),
-        "worst_loop_stall_ms": round(1000 * worst_s),
+        "worst_loop_stall_ms": round(1000 * worst_stall_s(pulse)),
         "seconds": round(time.monotonic() - began, 1),
     }
     print(json.dumps(result))

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
@@ -262,6 +263,7 @@ class EmbeddedBackend(SandboxBackend):
         self.launcher = find_launcher(launcher)
         self._temp = temp or Path(tempfile.gettempdir())
         self._root: Path | None = None
+        self._making = threading.Lock()
         self._live: set[EmbeddedSandbox] = set()
 
     def command(self, spec: SandboxSpec, folder: Path, etc: Path, descriptors: tuple[int, int, int]) -> list[str]:
@@ -283,18 +285,21 @@ class EmbeddedBackend(SandboxBackend):
         await asyncio.to_thread(find_launcher, self.launcher)
 
     def _folder(self) -> Path:
-        if self._root is None:
-            self._root = self._temp / f"{_PREFIX}{owner_id()}-{os.urandom(3).hex()}"
-            self._root.mkdir(mode=0o700, parents=True)
-            write_etc(self._root / "etc")
-        return self._root
+        """Made at the first call, which takes its time: not for the event loop."""
+        with self._making:
+            if self._root is None:
+                root = self._temp / f"{_PREFIX}{owner_id()}-{os.urandom(3).hex()}"
+                root.mkdir(mode=0o700, parents=True)
+                write_etc(root / "etc")
+                self._root = root
+            return self._root
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         if spec.network != "none":
             await self.check_network()
         if spec.state and not await asyncio.to_thread(os.path.isdir, spec.state):
             raise ImageMissing(f"the kept state {spec.state} is gone")
-        root = self._folder()
+        root = self._root or await asyncio.to_thread(self._folder)
         sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
         sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])
         self._live.add(sandbox)
@@ -314,7 +319,7 @@ class EmbeddedBackend(SandboxBackend):
     async def keep_state(self, sandbox: Sandbox) -> str:
         if not isinstance(sandbox, EmbeddedSandbox):
             raise TypeError(f"{type(sandbox).__name__} is no sandbox of the embedded backend")
-        state = self._folder() / f"state-{next(_serial)}"
+        state = (await asyncio.to_thread(self._folder)) / f"state-{next(_serial)}"
         state.mkdir()
         try:
             await asyncio.to_thread(_copy_tree, sandbox.work, state)
