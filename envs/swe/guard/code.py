@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from envs.swe.guard.unwritten import RUNS_TEXT, runs_text, unwritten
+
 FRAMEWORKS = ("unittest", "pytest", "_pytest", "pluggy", "nose", "doctest", "testtools", "py")
 _FRAMEWORK = re.compile(r"^(?:unittest|pytest|_pytest|pluggy|nose|doctest|testtools)(?:\.|$)")
 # Reaching into the running interpreter: frames, other objects, code, hooks, leaving early.
@@ -27,6 +29,7 @@ _REACHING = {
     *("_exit", "abort", "atexit", "excepthook", "unraisablehook", "exitfunc", "getppid", "_outcome"),
     *("fork", "forkpty", "execv", "execve", "execvp", "execl", "execlp", "killpg", "dlopen"),
     *("ctypes", "_ctypes", "marshal"),
+    *("cr_frame", "ag_frame", "f_code", "co_consts", "__globals__", "walk_stack", "StackSummary", "findCaller"),
     *("currentframe", "CodeType", "FunctionType", "addpackage", "addsitedir", "ptrace", "prctl"),
 }  # fmt: skip
 _MODULES = {
@@ -66,6 +69,7 @@ _REPORT = re.compile(
 )
 _WHOLE, _LINES, _LINE = 100_000, 2000, 4000
 """Characters that are parsed at once, and lines that are parsed one by one; beyond, words are looked at."""
+_FIELD = re.compile(r"\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -137,6 +141,8 @@ def _by_words(line: str, tests: bool) -> list[Trait]:
 class _Reader(ast.NodeVisitor):
     def __init__(self, tests: bool) -> None:
         self.tests, self.found = tests, list[Trait]()
+        self.packages: set[str] = set()
+        """Names that stand for modules."""
         self.modules: set[str] = set()
         """Names in this text that stand for modules or for what was imported from other packages."""
 
@@ -148,6 +154,7 @@ class _Reader(ast.NodeVisitor):
         for alias in node.names:
             self._module(alias.name)
             self.modules.add((alias.asname or alias.name).split(".")[0])
+            self.packages.add((alias.asname or alias.name).split(".")[0])
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.level == 0:
@@ -162,11 +169,11 @@ class _Reader(ast.NodeVisitor):
             self.say(name.split(".")[0], f"imports the test framework {name}")
         elif self.tests and name.split(".")[0] in ("_pytest", "pluggy"):
             self.say(name.split(".")[0], f"imports the runner's insides {name}")
-        if name.split(".")[0] in _MODULES:
+        if name.split(".")[0] in _MODULES or (runs_text(name) and not self.tests):
             self.say(name.split(".")[0], f"imports {name}")
 
     def _name(self, name: str) -> None:
-        if name in _REACHING:
+        if name in _REACHING or (name in RUNS_TEXT and not self.tests):
             self.say(name, f"uses {name}")
         elif name in _NO_TEST_NAMES or (not self.tests and (name in _RUNNER_NAMES or _HOOK.match(name))):
             self.say(name, f"names {name} of a test framework")
@@ -201,6 +208,9 @@ class _Reader(ast.NodeVisitor):
         text = value.decode("latin-1") if isinstance(value, bytes) else value
         if not self.tests and (match := _REPORT.search(text)):
             self.say(match[0], f"holds the text {match[0]!r}")
+        for field in _FIELD.findall(text) if "{" in text and len(text) < _WHOLE else ():
+            if hits := sorted(_REACHING.intersection(_WORD.findall(field)[1:])):
+                self.say(hits[0], f"formats {hits[0]}")
         names = _RUNNER_NAMES - _COMMON
         if text in _REACHING - _COMMON or (not self.tests and (text in names or _HOOK.match(text))):
             self.say(text, f"holds the name {text}")
@@ -211,7 +221,12 @@ class _Reader(ast.NodeVisitor):
         else:
             self.generic_visit(node)
 
+    def _unwritten(self, node: ast.AST) -> None:
+        for name, what in unwritten(node, self.packages, _fold) if not self.tests else ():
+            self.say(name, what)
+
     def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._unwritten(node)
         if not isinstance(node.value, ast.Constant):
             self._table(node)
             self.generic_visit(node)
@@ -234,6 +249,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         name = _dotted(node.func)
         last = name.rpartition(".")[2]
+        self._unwritten(node)
         if isinstance(value := _fold(node), (str, bytes)):
             self._hidden(value)
             if last in ("fromhex", "unhexlify", "b64decode", "b32decode", "a85decode", "b85decode", "decode"):

@@ -17,18 +17,52 @@ def watch(settings):
         from hashlib import sha1
 
     root, judged = settings["root"] + "/", settings["judged"]
-    secret = settings["secret"].encode()
-    descriptor = os.dup(settings["descriptor"])
-    os.close(settings["descriptor"])
-    write, read_link, open_file, getframe = os.write, os.path.realpath, open, sys._getframe
+    read_link, open_file, getframe = os.path.realpath, open, sys._getframe
     frameworks = ("unittest", "_pytest", "pytest", "pluggy", "doctest")
     quiet = set()  # threads in which the witness itself is at work
 
+    # Everybody who holds `say` can call it; what it says counts only where it was called as the witness calls it. The
+    # secret, the descriptor and the key of the runner that is at work are known to the audit hook alone, to which no
+    # object of Python refers: code that finds the secret in some environment cannot end what began with a key.
+    def speaker(secret, descriptor):
+        write, random = os.write, os.urandom
+        ways = {"began": ("say", "begin", "quietly", "watched"), "end": ("say", "end", "finish", "quietly", "watched")}
+        key = [""]
+
+        def tell(kind, facts, frame):
+            for name in ways.get(kind, ("say",)):
+                if frame is None or frame.f_code.co_name != name or id(frame.f_code) not in own_codes:
+                    return
+                frame = frame.f_back
+            if kind == "began":
+                key[0] = "".join("%02x" % byte for byte in random(8))
+            text = ascii([kind, facts, key[0]]).encode()
+            for at in range(0, len(text), 3000):
+                last = b"." if at + 3000 >= len(text) else b"+"
+                write(descriptor, b"\x1e" + secret + last + text[at : at + 3000] + b"\x1f")
+
+        return tell
+
+    def all_codes(code):
+        yield code
+        for const in code.co_consts:
+            if isinstance(const, CodeType):
+                yield from all_codes(const)
+
+    witness = list(all_codes(getframe().f_code))  # kept, so that no other code gets their ids
+    own_codes = frozenset(id(code) for code in witness)
+    tell = speaker(settings["secret"].encode(), os.dup(settings["descriptor"]))
+    os.close(settings["descriptor"])
+    settings.clear()
+    audit = getattr(sys, "audit", None)
+
     def say(kind, facts):
-        text = ascii([kind, facts]).encode()
-        for at in range(0, len(text), 3000):
-            last = b"." if at + 3000 >= len(text) else b"+"
-            write(descriptor, b"\x1e" + secret + last + text[at : at + 3000] + b"\x1f")
+        if audit is not None:
+            audit("sao.say", kind, facts)
+        else:  # before Python 3.8
+            without[0](kind, facts, getframe())
+
+    without = [] if audit is not None else [tell]
 
     def quietly(work, *words):
         me = get_ident()
@@ -44,6 +78,7 @@ def watch(settings):
 
     # -- what code of the repository does that honest code hardly ever does, said before it happens --
     told = set()
+    frames = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
     whoever = {"gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace", "sys.setprofile", "os.fork",
                "os.forkpty", "os.exec", "os.kill", "os.killpg", "sys.addaudithook", "sys._current_frames",
                "ctypes.dlopen", "code.__new__", "signal.pthread_kill", "sys.unraisablehook"}  # fmt: skip
@@ -62,31 +97,94 @@ def watch(settings):
             frame = frame.f_back
         return None
 
+    runners = {"timeit.py", "code.py", "codeop.py", "cProfile.py", "profile.py", "bdb.py", "pdb.py", "runpy.py",
+               "trace.py", "doctest.py"}  # fmt: skip
     ran = set()  # files whose code was executed
 
+    inodes, names, stat = set(), {path.rpartition("/")[2] for path in judged}, os.stat
+    try:
+        proc = stat("/proc").st_dev
+    except OSError:
+        proc = None
+
+    def find_inodes():
+        for path in judged:
+            try:
+                seen = stat(root + path)
+                inodes.add((seen.st_dev, seen.st_ino))
+            except OSError:
+                pass
+
+    def kind_of(path):
+        """What stands there, whatever it is called: links, other spellings and folders make no difference."""
+        path = os.fsdecode(path)
+        try:
+            seen = stat(path)
+        except (OSError, ValueError):
+            seen = None
+        if seen is not None and seen.st_dev == proc:
+            return "/proc/"
+        if seen is not None and (seen.st_dev, seen.st_ino) in inodes:
+            return "judged"
+        if seen is None and "/" not in path and path in names:  # below a folder that is given by its descriptor
+            return "judged"
+        whole = path if path.startswith("/") else os.path.join(os.getcwd(), path)
+        whole = os.path.normpath(whole) if "/." in whole or "//" in whole else whole
+        return "/proc/" if whole.startswith("/proc/") else "/tmp/." if whole.startswith("/tmp/.driver-") else ""
+
     def hook(event, words):
-        if event == "exec":
-            if type(words[0]) is CodeType:
-                ran.add(words[0].co_filename)
+        if event == "sao.say":
+            me = get_ident()
+            fresh = me not in quiet
+            quiet.add(me)
+            try:
+                tell(words[0], words[1], getframe(1))
+            finally:
+                if fresh:
+                    quiet.discard(me)
             return
-        if event == "open":
-            path = words[0]
-            if not isinstance(path, str):
+        if event == "exec":
+            name = words[0].co_filename if type(words[0]) is CodeType else ""
+            ran.add(name)
+            # Code of a module's own file is run by imports; all other is run by somebody who asked for it.
+            me = get_ident()
+            if me in quiet:
                 return
-            if path.startswith(("/proc/", "/tmp/.driver-")):
-                event = "open " + path[:6]
-            elif words[2] is not None and words[2] & 3 and path.endswith((".py", ".pyc", ".pth", ".so")):
+            quiet.add(me)
+            by = getframe(1).f_code.co_filename
+            quiet.discard(me)
+            if name.startswith("<") and by.rpartition("/")[2] in runners:
+                event = "run text by " + by.rpartition("/")[2]
+            elif name.startswith(root) and (not name.endswith((".py", ".pyw")) or not os.path.isfile(name)):
+                event = "run code that is in no file of Python"
+            else:
+                return
+        elif event == "open":
+            path = words[0]
+            if not isinstance(path, (str, bytes)):
+                return
+            try:
+                kind = kind_of(path)
+            except OSError:  # its folder is gone
+                return
+            ends = (b".py", b".pyc", b".pth", b".so") if isinstance(path, bytes) else (".py", ".pyc", ".pth", ".so")
+            if kind in ("/proc/", "/tmp/."):
+                event = "open " + kind
+            elif words[2] is not None and words[2] & 3 and path.endswith(ends):
                 event = "write code"
-            elif judged and path.endswith(".py") and (path in judged or path[len(root) :] in judged):
+            elif kind:
                 event = "open a judged file"
             else:
                 return
         elif event == "sys._getframe":
             pass
         elif event == "object.__setattr__" or event == "object.__getattr__":
-            if words[1] not in ("__code__", "tb_frame") or (words[1] == "__code__" and event != "object.__setattr__"):
+            if words[1] not in frames and (words[1] != "__code__" or event != "object.__setattr__"):
                 return
             event = event + " " + words[1]
+        elif event == "pickle.find_class":
+            if words[0].partition(".")[0] not in frameworks and words[1] not in ("setattr", "delattr", "exec", "eval"):
+                return
         elif event not in whoever:
             return
         me = get_ident()
@@ -94,7 +192,8 @@ def watch(settings):
             return
         quiet.add(me)
         try:
-            found = place(getframe(1), event not in ("sys._getframe", "object.__getattr__ tb_frame"))
+            near = event == "sys._getframe" or event.rpartition(" ")[2] in frames
+            found = place(getframe(1), not near)
             if found is not None and len(told) < 200 and (event, found) not in told:
                 told.add((event, found))
                 say("act", [event, found[0], found[1]])
@@ -207,7 +306,7 @@ def watch(settings):
 
     def origin(function, module, config):
         """Files that a test's function is made of, through its decorators; whether its code is its file's."""
-        files, honest = [], True
+        files, honest, own = [], True, ""
         for _ in range(20):
             function = getattr(function, "__func__", function)
             function = getattr(function, "func", function) if not hasattr(function, "__code__") else function
@@ -219,11 +318,12 @@ def watch(settings):
             if path == read_link(getattr(module, "__file__", None) or ""):
                 known = codes_of(path, getattr(getattr(module, "__spec__", None), "loader", None), config)
                 honest = honest and (known is None or code in known)
+                own = code.co_name
             following = vars(function).get("__wrapped__") if hasattr(function, "__dict__") else None
             if following is None:
                 break
             function = following
-        return files, honest
+        return files, honest, own
 
     class Tests:
         """Outcomes by test id, and what the tests were made of."""
@@ -242,8 +342,8 @@ def watch(settings):
             before = self.outcomes.get(name, outcome)
             self.outcomes[name] = max(before, outcome, key=worse.index)
 
-        def look(self, name, function, owner, module, config=None):
-            files, honest = origin(function, module, config)
+        def look(self, name, called, function, owner, module, config=None):
+            files, honest, own = origin(function, module, config)
             for each in owner.__mro__ if isinstance(owner, type) else ():
                 if each.__module__.split(".")[0] not in frameworks and each is not object:
                     files += [source_of(value) for value in list(vars(each).values()) if source_of(value)]
@@ -253,6 +353,8 @@ def watch(settings):
                 self.put(path, name)
             if not honest:
                 self.strange.append(name + ": its code is not what its file holds")
+            if own.startswith("test") and not called.startswith(own):
+                self.strange.append(name + ": its code is that of " + own)
 
     builtin = dict(vars(sys.modules["builtins"]))
 
@@ -330,6 +432,7 @@ def watch(settings):
         return found
 
     def begin(runner):
+        find_inodes()
         say("began", {"runner": runner, "other_bytes": early + other_bytes(), "survivors": quietly(survivors) or [],
                       "git": quietly(git_steered) or []})  # fmt: skip
 
@@ -352,7 +455,8 @@ def watch(settings):
                 if strange:
                     tests.strange.append(name + ": " + strange[0] + " was put on it")
                 function = getattr(type(test), getattr(test, "_testMethodName", ""), None)
-                tests.look(name, function, type(test), sys.modules.get(type(test).__module__))
+                called = str(getattr(test, "_testMethodName", ""))
+                tests.look(name, called, function, type(test), sys.modules.get(type(test).__module__))
 
             def add_success(test):
                 quietly(note, test, "passed")
@@ -480,7 +584,8 @@ def watch(settings):
             if put:
                 tests.strange.append(item.nodeid + ": " + put[0] + " was put on it")
             held = getattr(owner or item.module, getattr(item, "originalname", None) or item.name, None)
-            tests.look(item.nodeid, held or function, owner, item.module, item.config)
+            called = str(getattr(item, "originalname", None) or item.name)
+            tests.look(item.nodeid, called, held or function, owner, item.module, item.config)
             for fixtures in getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {}).values():
                 for fixture in fixtures or ():
                     file = source_of(fixture.func)
@@ -580,6 +685,7 @@ def watch(settings):
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
 
+    find_inodes()
     sys.meta_path.insert(0, finder)
     if hasattr(sys, "addaudithook"):
         sys.addaudithook(hook)

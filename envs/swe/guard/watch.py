@@ -87,6 +87,8 @@ def can_watch_script(script: str) -> bool:
 class Word:
     kind: str
     facts: Any
+    key: str = ""
+    """Of the runner that was at work: made when it began, known to the witness's hook alone."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class Noted:
 
     @property
     def ends(self) -> list[Mapping[str, Any]]:
-        return [facts for facts in self.of("end") if isinstance(facts, dict)]
+        began = {word.key for word in self.words if word.kind == "began"}
+        ended = [word for word in self.words if word.kind == "end" and isinstance(word.facts, dict)]
+        return [word.facts for word in ended if word.key in began or not began]
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -112,10 +116,13 @@ class Noted:
     @property
     def whole(self) -> bool:
         """Every runner that began came to its end."""
-        return bool(self.ends) and len(self.ends) >= len(self.of("began")) and not self.damaged
+        began = [word.key for word in self.words if word.kind == "began"]
+        ended = [word.key for word in self.words if word.kind == "end"]
+        counted = all(ended.count(key) >= began.count(key) for key in began)
+        return bool(self.ends) and counted and not self.damaged
 
     def to_json(self) -> list[list[Any]]:
-        return [[word.kind, word.facts] for word in self.words]
+        return [[word.kind, word.facts, word.key] for word in self.words]
 
 
 @dataclass(frozen=True)
@@ -153,8 +160,8 @@ class Watch:
                 continue
             text, parts = b"".join(parts), []
             try:
-                kind, facts = ast.literal_eval(text.decode("ascii"))
-                told.append(Word(str(kind), facts))
+                kind, facts, *key = ast.literal_eval(text.decode("ascii"))
+                told.append(Word(str(kind), facts, str(key[0]) if key else ""))
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 damaged = True
         return self._marked.sub(b"", output), Noted(tuple(told), damaged or bool(parts))
