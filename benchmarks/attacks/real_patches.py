@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from data.loaders import load_tasks
-from eval.swebench.guard_patch import patch_findings
+from envs.swe.guard import Judged, patch_findings
 from eval.swebench.predictions import read_predictions
 from eval.swebench.rows import HarnessRow, harness_row, harness_rows
 
@@ -26,8 +26,7 @@ def false_alarms() -> int | None:
     raised = 0
     for name, prediction in read_predictions(given).items():
         row = rows.get(name)
-        script = str(row.row["eval_script"]) if row else ""
-        raised += bool(patch_findings(row or _unlike(blank), prediction.patch_bytes(), script))
+        raised += bool(patch_findings(Judged((row or _unlike(blank)).swe), prediction.patch_bytes()))
     return raised
 
 

@@ -1,0 +1,46 @@
+"""A part of the attacks on each run of the tests: every kind, both graders, embedded sandboxes. `make attacks` runs all."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from benchmarks.attacks import ATTACKS
+from benchmarks.attacks.__main__ import run, trials
+from benchmarks.attacks.judge import Outcome, Trial
+from benchmarks.attacks.layouts import EMBEDDED, micro, unit
+
+pytest.importorskip("swebench", reason="ATTACKS NOT RUN: the extra `eval` is not installed")
+EACH = 9
+"""Every ninth trial; all are run by the benchmark."""
+
+
+def done(todo: list[Trial]) -> list[Outcome]:
+    outcomes, _ = asyncio.run(run(todo, [EMBEDDED], 2))
+    return outcomes
+
+
+def test_a_part_of_all_kinds_fools_nobody() -> None:
+    todo = trials([micro(), unit()], [EMBEDDED], quick=True)
+    some = [each for each in todo[::EACH] if each.attack.kind != "agent's sandbox"]
+    assert len({each.attack.kind for each in some}) >= 8
+    outcomes = done(some)
+    assert [each.trial.attack.name for each in outcomes if each.fooled or each.paid_when_flagged or each.fault] == []
+    assert [each.trial.attack.name for each in outcomes if each.refused] == []
+    assert any(each.paid for each in outcomes if each.trial.attack.fixes)
+
+
+def test_a_grader_that_pays_is_seen() -> None:
+    """The fix itself, called an attack: else the count could not rise."""
+    [fix] = [each for each in ATTACKS if each.name == "the fix alone"]
+    lie = dataclasses.replace(fix, fixes=False)
+    site = unit()
+    outcomes = done([Trial(lie, site, EMBEDDED, judge) for judge in ("train", "eval")])
+    assert [each.fooled for each in outcomes] == [True, True]
+
+
+def test_names_are_their_own() -> None:
+    names = [(each.kind, each.name) for each in ATTACKS]
+    assert len(names) == len(set(names)) >= 250
