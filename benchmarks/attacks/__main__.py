@@ -28,6 +28,7 @@ from agent.pulse import LIMIT_S, Pulse, PulseWatch
 from benchmarks.attacks import ATTACKS
 from benchmarks.attacks.judge import Arena, Outcome, Trial
 from benchmarks.attacks.layouts import DOCKER, EMBEDDED, micro, r2e, smith, toy, unit
+from benchmarks.attacks.real_patches import false_alarms
 from benchmarks.attacks.site import Site
 from envs.sandbox import make_backend
 from envs.sandbox.contract import BackendUnavailable
@@ -127,7 +128,7 @@ def main() -> None:
         "paid_when_flagged": sum(each.paid_when_flagged for each in done),
         "honest": len(done) - len(attacks),
         "honest_refused": sum(each.refused for each in done),
-        "false_alarms_of_500": None,
+        "false_alarms_of_500": false_alarms(),
         "faults_of_agents_making": sum(bool(each.fault) for each in done),
         "beyond": sum(bool(each.trial.attack.beyond) and each.paid for each in attacks),
         "worst_loop_stall_ms": round(1000 * worst_stall_s(pulse)),

@@ -1,4 +1,4 @@
-"""A part of the attacks on each run of the tests: every kind, both graders, embedded sandboxes. `make attacks` runs all."""
+"""A part of the attacks with each run of the tests: every kind, both graders, embedded sandboxes. `make attacks`: all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.attacks.judge import Outcome, Trial
 from benchmarks.attacks.layouts import EMBEDDED, micro, unit
 
 pytest.importorskip("swebench", reason="ATTACKS NOT RUN: the extra `eval` is not installed")
-EACH = 9
-"""Every ninth trial; all are run by the benchmark."""
+EACH = 12
+"""Every twelfth trial; all are run by the benchmark."""
 
 
 def done(todo: list[Trial]) -> list[Outcome]:
