@@ -299,7 +299,7 @@ class EmbeddedBackend(SandboxBackend):
             await self.check_network()
         if spec.state and not await asyncio.to_thread(os.path.isdir, spec.state):
             raise ImageMissing(f"the kept state {spec.state} is gone")
-        root = self._root or await asyncio.to_thread(self._folder)
+        root = await asyncio.to_thread(self._folder) if self._root is None else self._root
         sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
         sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])
         self._live.add(sandbox)

@@ -1,4 +1,4 @@
-"""A part of the attacks with each run of the tests: every kind, both graders, embedded sandboxes. `make attacks`: all."""
+"""A part of the attacks in each run: all kinds, both graders, embedded sandboxes. `make attacks`: all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.attacks.judge import Outcome, Trial
 from benchmarks.attacks.layouts import EMBEDDED, micro, unit
 
 pytest.importorskip("swebench", reason="ATTACKS NOT RUN: the extra `eval` is not installed")
-EACH = 12
-"""Every twelfth trial; all are run by the benchmark."""
+EACH = 10
+"""Every tenth trial of a kind; all are run by the benchmark."""
 
 
 def done(todo: list[Trial]) -> list[Outcome]:
@@ -23,9 +23,10 @@ def done(todo: list[Trial]) -> list[Outcome]:
 
 
 def test_a_part_of_all_kinds_fools_nobody() -> None:
-    todo = trials([micro(), unit()], [EMBEDDED], quick=True)
-    some = [each for each in todo[::EACH] if each.attack.kind != "agent's sandbox"]
-    assert len({each.attack.kind for each in some}) >= 8
+    todo = [each for each in trials([micro(), unit()], [EMBEDDED], quick=True) if each.attack.make is not None]
+    kinds = dict.fromkeys(each.attack.kind for each in todo)
+    assert len(kinds) >= 9
+    some = [trial for kind in kinds for trial in [each for each in todo if each.attack.kind == kind][::EACH]]
     outcomes = done(some)
     assert [each.trial.attack.name for each in outcomes if each.fooled or each.paid_when_flagged or each.fault] == []
     assert [each.trial.attack.name for each in outcomes if each.refused] == []
