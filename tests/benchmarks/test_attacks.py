@@ -25,7 +25,7 @@ def done(todo: list[Trial]) -> list[Outcome]:
 def test_a_part_of_all_kinds_fools_nobody() -> None:
     todo = [each for each in trials([micro(), unit()], [EMBEDDED], quick=True) if each.attack.make is not None]
     kinds = dict.fromkeys(each.attack.kind for each in todo)
-    assert len(kinds) >= 9
+    assert len(kinds) >= 8
     some = [trial for kind in kinds for trial in [each for each in todo if each.attack.kind == kind][::EACH]]
     outcomes = done(some)
     assert [each.trial.attack.name for each in outcomes if each.fooled or each.paid_when_flagged or each.fault] == []
