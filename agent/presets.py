@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from data.reading import InputError, is_file, read_toml, shown
+
 FOLDER = Path(__file__).parent / "presets"
 
 
-class PresetError(ValueError):
+class PresetError(InputError):
     """A preset cannot be used; the text says which file, which key and how to mend it."""
 
 
@@ -112,14 +113,14 @@ def load_preset(name: str | Path) -> Preset:
     path = Path(name)
     if path.suffix != ".toml":
         path = FOLDER / f"{name}.toml"
-    if not path.is_file():
+    if not is_file(path):
         raise PresetError(
-            f"no agent preset {str(name)!r}. Known: {', '.join(preset_names())}; or give the path of a .toml file."
+            f"no agent preset {shown(name)!r}. Known: {', '.join(preset_names())}; or give the path of a .toml file."
         )
     try:
-        return Preset.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PresetError(f"{path}: not valid TOML ({error})") from error
+        return Preset.model_validate(read_toml(path))
+    except InputError as error:
+        raise PresetError(str(error)) from error
     except ValidationError as error:
         problems = "; ".join(
             ".".join(str(part) for part in item["loc"]) + (": " if item["loc"] else "") + item["msg"]

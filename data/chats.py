@@ -54,7 +54,7 @@ def load_chats(
 
 
 def _chats(rows: Iterable[Mapping[str, Any]], column: str, source: str) -> list[list[Message]]:
-    made = [_chat(row.get(column), f"{source}, row {number}") for number, row in enumerate(rows)]
+    made = [_chat(row.get(column), f"{source}, row {number + 1}") for number, row in enumerate(rows)]
     if not made:
         raise TaskError(f"{source} has no rows")
     return made

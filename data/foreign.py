@@ -7,22 +7,22 @@ public benchmark is named as such. Raises ForeignError, which says what in which
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from data.reading import InputError, parse_json, read_bytes, shown
 
 _INSTANCE = re.compile(r"(?<![\w-])([A-Za-z0-9][\w.-]*?)__([A-Za-z0-9][\w.-]*?)-(\d+)(?![\w-])")
 """owner__repo-number, as SWE-bench and its relatives name their tasks."""
 ALWAYS_LACKS = ("log-probabilities", "token ids as sampled", "policy version", "a reward of this project's grader")
 
 
-class ForeignError(ValueError):
+class ForeignError(InputError):
     """A file is no trajectory that can be read; the text says which and why."""
 
 
@@ -63,13 +63,12 @@ class ForeignRun:
 def read_foreign(path: Path) -> ForeignRun:
     """Raises ForeignError."""
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        value = json.loads(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ForeignError(f"{path} cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
+        data = read_bytes(path)
+        value = parse_json(data.decode(), shown(path))
+    except UnicodeDecodeError as error:
         raise ForeignError(f"{path} is no JSON: {error}") from error
+    except InputError as error:
+        raise ForeignError(str(error)) from error
     digest = hashlib.sha256(data).hexdigest()
     if isinstance(value, list):
         return _mini(path, {"messages": value}, digest)
@@ -106,8 +105,8 @@ def _swe_agent(path: Path, value: Mapping[str, Any], digest: str) -> ForeignRun:
     config = value.get("replay_config")
     if isinstance(config, str):  # some versions keep it as text
         try:
-            config = json.loads(config)
-        except ValueError:
+            config = parse_json(config, "replay_config")
+        except InputError:
             config = {}
     agent = _mapping(_mapping(config).get("agent"))
     model = _mapping(agent.get("model"))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import logging
 import os
 from collections import Counter
@@ -21,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from data.maths_rows import maths_task
+from data.reading import InputError, check_value, json_lines, read_json, shown
 from data.sets import CannotRun, TaskSet, known_sets
 from data.swe_rows import REQUIRED, swe_task
 from data.task import Task, TaskError
 
 log = logging.getLogger(__name__)
 _READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+_KINDS = f"a {', '.join(_READERS)} file or a folder made by save_to_disk"
 
 
 def load_tasks(
@@ -63,8 +64,8 @@ def load_tasks(
         rows = read_rows(known.hub if known else name, split, subset=known.subset if known else None)
         return _tasks(rows, split, name, "", limit, known)
     place = Path(path).expanduser().absolute()
-    base_dir = place if place.is_dir() else place.parent
     rows = read_rows(name, split, place)
+    base_dir = place if os.path.isdir(place) else place.parent
     source = f"{name} ({place.name})" if name else place.name
     return _tasks(rows, split, source, str(base_dir), limit, known, maths=name == "maths")
 
@@ -76,8 +77,8 @@ def read_rows(
     if path is None:
         return _hub_rows(name, split, subset)
     place = Path(path).expanduser().absolute()
-    if not place.exists():
-        raise TaskError(f"no task set at {place}: give a {', '.join(_READERS)} file or a folder made by save_to_disk")
+    if "\0" in str(place) or not os.path.exists(place):
+        raise TaskError(f"no task set at {shown(place)}: give {_KINDS}")
     return _folder_rows(place, split) if place.is_dir() else _file_rows(place, split)
 
 
@@ -98,6 +99,7 @@ def _tasks(
         for number, given in enumerate(rows):
             if limit is not None and len(tasks) == limit:
                 break
+            check_value(given, f"{source}, row {number + 1}")
             try:
                 row = known.convert(given, number) if known is not None else given
             except CannotRun as error:
@@ -106,7 +108,7 @@ def _tasks(
             task = make(row, number, split=split, source=source, base_dir=base_dir)
             if task.task_id in tasks:
                 what = "instance_id" if make is swe_task else "id"
-                raise TaskError(f"{source}, row {number}: {what} {task.task_id} comes twice; rename or remove one")
+                raise TaskError(f"{source}, row {number + 1}: {what} {task.task_id} comes twice; rename or remove one")
             tasks[task.task_id] = task
     reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out.most_common())
     if left_out and not tasks:
@@ -141,24 +143,14 @@ def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_rows(place: Path) -> Iterator[Mapping[str, Any]]:
-    """Without `datasets`, whose import takes seconds. A row's number is its place, blank lines do not count."""
-    with open(place, encoding="utf-8") as file:
-        rows = json.load(file) if place.suffix == ".json" else _lines(place, file)
-        if not isinstance(rows, list | Iterator):
-            raise TaskError(f"{place} holds a JSON {type(rows).__name__}, expected a list of rows")
-        for number, row in enumerate(rows):
-            if not isinstance(row, Mapping):
-                raise TaskError(f"{place}, row {number}: is a JSON {type(row).__name__}, expected an object")
-            yield row
-
-
-def _lines(place: Path, file: Iterable[str]) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            try:
-                yield json.loads(line.strip())
-            except json.JSONDecodeError as error:
-                raise TaskError(f"{place}, line {number}, column {error.colno}: no valid JSON: {error.msg}") from error
+    """Without `datasets`, whose import takes seconds. A row's number is its place from 1, blank lines do not count."""
+    rows = read_json(place) if place.suffix == ".json" else (row for _, row in json_lines(place))
+    if not isinstance(rows, list | Iterator):
+        raise TaskError(f"{place} holds a JSON {type(rows).__name__}, expected a list of rows")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise TaskError(f"{place}, row {number}: is a JSON {type(row).__name__}, expected an object")
+        yield row
 
 
 def _all_text(place: Path) -> dict[str, Any]:
@@ -196,5 +188,7 @@ def _named_errors(what: str) -> Iterator[None]:
         yield
     except TaskError:
         raise
-    except Exception as error:
+    except InputError as error:
+        raise TaskError(str(error)) from error
+    except (Exception, RecursionError) as error:
         raise TaskError(f"{what} cannot be read: {type(error).__name__}: {str(error).strip()[:500]}") from error

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from data.reading import InputError, check_name
 from data.task import Task, TaskError
 
 
@@ -21,10 +22,14 @@ class Grading(enum.StrEnum):
 
 
 def maths_task(row: Mapping[str, Any], number: int, *, split: str, source: str, base_dir: str) -> Task:
-    """Row `number` (from 0) as a task. Raises TaskError."""
+    """Row `number` (from 0; messages count from 1) as a task. Raises TaskError."""
     name = row.get("id")
     name = f"{source}-{number:06d}" if name is None or name == "" else str(name)
-    where = f"{source}, row {number} ({name})"
+    try:
+        check_name(name, f"{source}, row {number + 1}: its id", limit=1000)  # generated ones name their options
+    except InputError as error:
+        raise TaskError(str(error)) from error
+    where = f"{source}, row {number + 1} ({name})"
     values = dict(row)
     problem, answer = values.get("problem"), values.get("answer")
     if not isinstance(problem, str) or not problem.strip():

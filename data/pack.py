@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.reading import InputError, json_lines
 from data.task import Task, TaskError
 
 _ENV = {
@@ -122,15 +123,15 @@ def append_row(out: Path, row: Mapping[str, Any]) -> None:
     """Add `row` to the JSON-lines file `out`, in place of an earlier row with the same id. Replaces it atomically."""
     kept = []
     if out.exists():
-        for number, line in enumerate(out.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                known = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise TaskError(f"{out}, line {number}: no JSON ({error}). Mend or remove the line") from error
+        try:
+            earlier = list(json_lines(out))
+        except InputError as error:
+            raise TaskError(f"{error}. Mend or remove it") from error
+        for number, known in earlier:
+            if not isinstance(known, dict):
+                raise TaskError(f"{out}, line {number}: is a JSON {type(known).__name__}, expected a row")
             if known.get("instance_id") != row["instance_id"]:
-                kept.append(line)
+                kept.append(json.dumps(known, ensure_ascii=True))
     kept.append(json.dumps(row, ensure_ascii=True))
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     temporary.write_text("\n".join(kept) + "\n", encoding="utf-8")

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from data.reading import InputError
 
-class TaskError(ValueError):
+
+class TaskError(InputError):
     """A task row or task set cannot be used; the text says which row, which column and how to mend it."""
 
 

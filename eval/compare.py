@@ -7,13 +7,12 @@ summary of SWE-bench (`*.json` with resolved_ids), and files of report.json obje
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.reading import InputError, is_file, json_lines, read_json, shown
 from eval.errors import EvalError
 from eval.markdown import document, table
 from eval.statistics import Difference, mcnemar, paired_bootstrap, wilson_interval
@@ -122,18 +121,16 @@ def read_scores(path: str | Path) -> Scores:
     place = Path(path).expanduser()
     inside = [place / "scores.json", place / "grading" / "scores.json"]
     file = next((each for each in inside if each.is_file()), inside[0]) if place.is_dir() else place
-    if not file.is_file():
+    if not is_file(file):
         raise EvalError(
-            f"no results at {file}: give a run folder, its scores.json, or a SWE-bench summary or reports file"
+            f"no results at {shown(file)}: give a run folder, its scores.json, or a SWE-bench summary or reports file"
         )
     try:
-        text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
         if ".jsonl" in file.suffixes:
-            entries = [json.loads(line) for line in text.splitlines() if line.strip()]
-            return _of_reports(file, entries)
-        value = json.loads(text)
-    except (OSError, EOFError, ValueError) as error:
-        raise EvalError(f"{file} cannot be read: {error}") from error
+            return _of_reports(file, [value for _, value in json_lines(file)])
+        value = read_json(file)
+    except InputError as error:
+        raise EvalError(f"{error}") from error
     if isinstance(value, dict) and isinstance(value.get("scores"), dict):
         name = str(value.get("name") or (place.name if place.is_dir() else file.stem))
         return _checked(file, Scores(name, str(value.get("suite") or ""), value["scores"]))

@@ -25,6 +25,7 @@ from sao.backend import image_settings as image_settings
 from sao.config import Config
 from sao.endpoint import checked, is_endpoint
 from sao.engine import devices_of
+from sao.environments import check_tasks as check_tasks
 from sao.environments import environments_of as environments_of
 from sao.paths import model_folder
 
@@ -63,8 +64,10 @@ def tasks_of(config: Config, count: int | None = None) -> list[Task]:
     return tasks
 
 
-def parts_of(config: Config) -> Parts:
-    """Raises UserError, TaskError, PresetError, TokenizerError, DevicesRefused."""
+def parts_of(config: Config, *, judged_elsewhere: bool = False) -> Parts:
+    """`judged_elsewhere`: a benchmark's own harness reads the rows and judges.
+
+    Raises UserError, TaskError, PresetError, TokenizerError, DevicesRefused."""
     if config.engine.kind == "vllm":
         devices_of(config)
     endpoint = checked(config) if is_endpoint(config) else None
@@ -73,10 +76,13 @@ def parts_of(config: Config) -> Parts:
         stored_tensors(folder)  # a folder that lacks a file is refused before anything starts
     tokenizer = load_tokenizer(folder)
     preset = load_preset(config.agent.preset)
+    tasks = tasks_of(config, config.rollout.episodes)
+    if not judged_elsewhere:
+        check_tasks(tasks)
     from_hub = folder.parent.name == "snapshots"  # the folder's own name is a commit there
     named = config.model.path.replace("/", "--") if from_hub else folder.name
     return Parts(
-        tasks=tasks_of(config, config.rollout.episodes),
+        tasks=tasks,
         preset=preset,
         folder=folder,
         tokenizer=tokenizer,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from data.reading import InputError, check_text, parse_toml, read_toml, shown
 from sao.paths import UserError, config_file
 from trainer.train_config import TrainConfig, ValueConfig
 
@@ -116,7 +118,7 @@ class TasksConfig(Section):
     """micro-swe: train, heldout or unseen (a template family that is never trained on); else the dataset's own."""
     path: str = ""
     """Local file or folder with rows: .jsonl, .json, .parquet, .csv, .arrow. Empty: generated or from the hub."""
-    limit: int = Field(0, ge=0)
+    limit: int = Field(0, ge=0, le=1_000_000)
     """Use only the first so many tasks; 0 means all (for generated tasks: as many as there are draws)."""
 
 
@@ -177,11 +179,11 @@ class ImagesConfig(Section):
 
 
 class RolloutConfig(Section):
-    episodes: int = Field(64, ge=1)
+    episodes: int = Field(64, ge=1, le=100_000_000)
     """Draws of the plan; draw i runs task i modulo the number of tasks."""
-    concurrency: int = Field(8, ge=1)
+    concurrency: int = Field(8, ge=1, le=65_536)
     """Episodes at once: each holds one sandbox, the engine batches them."""
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     """Seeds every draw; same seed, weights and tasks give the same samples up to floating-point ties."""
     max_attempts: int = Field(3, ge=1)
     """How often a draw is tried when the infrastructure (not the model) fails."""
@@ -229,30 +231,37 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     Raises UserError for broken TOML, unknown keys and values out of range, naming file and key."""
     path = config_file(name)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not valid TOML: {error}. Mend that line and start again; nothing was started."
-        ) from error
+        values = read_toml(path)
+    except InputError as error:
+        raise UserError(f"{error}. Mend that line and start again; nothing was started.") from error
     for override in overrides:
         apply_override(values, override)
     return validate(Config, values, f"{path}" + (" with overrides" if overrides else ""))
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
+    try:
+        check_text(override, "An override (--set)")
+    except InputError as error:
+        raise UserError(f"{error}. Nothing was started.") from error
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"Override {override!r} is not of the form section.key=value, e.g. rollout.episodes=20.")
+        raise UserError(f"Override {shown(override)!r} is not of the form section.key=value, e.g. rollout.episodes=20.")
     try:
-        value: Any = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = parse_toml(f"value = {text.strip()}", f"Override {shown(override)!r}")
+        value: Any = read["value"] if len(read) == 1 else text.strip()
+    except InputError as error:
+        if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            raise UserError(f"{error}. Nothing was started.") from error
         value = text.strip()
     *parents, last = key.strip().split(".")
+    if len(parents) > 8:
+        raise UserError(f"Override {shown(override)!r}: no key has so many sections.")
     node: Any = values
     for parent in parents:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
-            raise UserError(f"Override {override!r}: {parent} is a value, not a section.")
+            raise UserError(f"Override {shown(override)!r}: {parent} is a value, not a section.")
     node[last] = value
 
 
@@ -269,7 +278,7 @@ def _explain(model: type[BaseModel], fault: Any) -> str:
     location = [str(part) for part in fault["loc"]]
     key = ".".join(location)
     if fault["type"] != "extra_forbidden":
-        return f"{key}: {fault['msg'].lower()} (got {fault['input']!r})"
+        return f"{key}: {fault['msg'].lower()} (got {reprlib.repr(fault['input'])})"
     known = _fields(model, location[:-1])
     close = difflib.get_close_matches(location[-1], known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "known keys: " + ", ".join(known)

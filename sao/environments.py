@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from agent.presets import Preset, PresetError
-from data.task import Task
+from data.task import Task, TaskError
 from envs.blind import BlindEnvironment
 from envs.environment import Environment
 from envs.maths import tool
 from envs.maths.environment import MathsEnvironment, MathsLimits
 from envs.sandbox import SandboxBackend, SandboxLimits
 from envs.swe import SWEEnvironment, SweLimits, Verifier
+from envs.swe.parsers import find_parser
+from envs.swe.row import read_row
 from envs.tools.schema import SCHEMAS
 from envs.tools.toolset import ToolLimits, ToolSet
 from sao.config import Config
@@ -31,6 +33,17 @@ def swe_limits(config: Config, preset: Preset) -> SweLimits:
         episode_s=_deadline_s(config, preset),
         eval_timeout_s=config.sandbox.grade_timeout_s,
     )
+
+
+def check_tasks(tasks: Iterable[Task]) -> None:
+    """Every row can be run and judged here: before a folder is made, not when its turn comes. Raises TaskError."""
+    for task in tasks:
+        if task.kind == "swe":
+            row = read_row(task)
+            try:
+                find_parser(row.log_parser)
+            except TaskError as error:
+                raise TaskError(f"task {task.task_id} of {task.source or 'its set'}: {error}") from error
 
 
 def _deadline_s(config: Config, preset: Preset) -> float:

@@ -19,7 +19,7 @@ from data.loaders import load_tasks
 from data.log import TrajectoryLog
 from data.trajectory import Trajectory
 from eval.heldout import HeldoutScore, score
-from sao.assemble import backend_of, environments_of
+from sao.assemble import backend_of, check_tasks, environments_of
 from sao.config import Config
 from sao.endpoint import actor_of, checked, is_endpoint
 from sao.train_rollouts import fleet_settings
@@ -54,6 +54,7 @@ async def _evaluate(
         checked(config)
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
+    check_tasks(tasks)
     backend = await backend_of(config, f"eval-{split}")
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from data.installed import CHECKOUT, ROOT
+from data.reading import is_file, shown
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 SETUP = Path(__file__).resolve().parent / "setup"
@@ -35,11 +36,11 @@ def config_file(name: str) -> Path:
     given = Path(name)
     candidates = [given, CONFIGS / name, CONFIGS / f"{name}.toml"]
     for candidate in candidates:
-        if candidate.is_file():
+        if is_file(candidate):
             return candidate
     known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
     raise UserError(
-        f"No configuration {name!r}: it is no file, and {CONFIGS} holds only: {known}. Pass a path or a name."
+        f"No configuration {shown(name)!r}: it is no file, and {CONFIGS} holds only: {known}. Pass a path or a name."
     )
 
 
@@ -47,16 +48,16 @@ def model_folder(name: str, *, download: bool = True) -> Path:
     """`demo` is the shipped policy; else a folder with config.json, safetensors and a tokenizer; else a model id of the
     hub (`org/name`), which the hub's client fetches where `download` allows it."""
     folder = DEMO_POLICY if name == "demo" else Path(name).expanduser()
-    if (folder / "config.json").is_file():
+    if is_file(folder / "config.json"):
         return folder
     from sao.hub import HubError, hub_model, is_model_id
 
-    if is_model_id(name) and not folder.exists():
+    if is_model_id(name) and not os.path.exists(folder):
         try:
             return hub_model(name, download=download)
         except HubError as error:
             raise UserError(f"No model folder {folder} is here. {error}") from error
     raise UserError(
-        f"No model at {folder}: a model is a folder with config.json, *.safetensors and a tokenizer, a model id of the "
-        "hub (org/name), or the word 'demo' for the shipped policy. Set model.path or pass --model."
+        f"No model at {shown(folder)}: a model is a folder with config.json, *.safetensors and a tokenizer, a model id "
+        "of the hub (org/name), or the word 'demo' for the shipped policy. Set model.path or pass --model."
     )

@@ -42,7 +42,7 @@ from data.trajectory import Status, Trajectory
 from envs.environment import Environment
 from envs.sandbox import SandboxBackend
 from eval.statistics import wilson_interval
-from sao.assemble import Parts, backend_of, copy_tokenizer, environments_of, parts_of, tasks_of
+from sao.assemble import Parts, backend_of, check_tasks, copy_tokenizer, environments_of, parts_of, tasks_of
 from sao.backend import ready_sandboxes
 from sao.config import Config
 from sao.endpoint import actor_of
@@ -255,6 +255,7 @@ def describe_plan(config: Config, console: Console) -> None:
     preset = load_preset(config.agent.preset)
     tasks = tasks_of(config, config.rollout.episodes)
     warn_of_benchmark(tasks, console)
+    check_tasks(tasks)
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     limits, at_once = preset.limits, config.rollout.concurrency
     heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)

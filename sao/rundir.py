@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 from data import atomic
 from data.locks import hold
+from data.reading import InputError, is_file, read_json, read_toml, shown
 from sao.config import Config, validate
 from sao.paths import UserError, runs_folder
 
@@ -96,9 +96,11 @@ def find_run(name: str) -> Path:
             raise UserError(f"No run under {runs_folder()}: make one with `sao rollout` (or `make rollout`).")
         return max(found, key=lambda path: (path / "config.toml").stat().st_mtime)
     for candidate in (runs_folder() / name, Path(name)):
-        if (candidate / "config.toml").is_file():
+        if is_file(candidate / "config.toml"):
             return candidate
-    raise UserError(f"No run {name!r}: neither {runs_folder() / name} nor {name} holds a config.toml.")
+    raise UserError(
+        f"No run {shown(name)!r}: neither {shown(runs_folder() / name)} nor {shown(name)} holds a config.toml."
+    )
 
 
 def shown_name(path: Path) -> str:
@@ -114,9 +116,9 @@ def read_config(path: Path) -> Config:
     """The resolved configuration that a run folder was made with."""
     file = path / "config.toml"
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}. The log beside it is untouched.") from error
+        values = read_toml(file)
+    except InputError as error:
+        raise UserError(f"{error}. The log beside it is untouched.") from error
     return validate(Config, values, str(file))
 
 
@@ -136,9 +138,9 @@ def _same_plan(path: Path, config: Config, origin: Mapping[str, str] | None) -> 
 def _origin(path: Path) -> Mapping[str, str] | None:
     file = path / "origin.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}. The log beside it is untouched.") from error
+        return read_json(file) if file.exists() else None
+    except InputError as error:
+        raise UserError(f"{error}. The log beside it is untouched.") from error
 
 
 def _try_open(path: Path, config: Config, origin: Mapping[str, str] | None) -> RunDir | None:

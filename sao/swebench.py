@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -38,6 +38,12 @@ from sao.backend import backend_of
 from sao.config import Config
 from sao.eval_view import GradingView
 from sao.paths import runs_folder
+
+if TYPE_CHECKING:
+    from agent.presets import Preset
+
+TOYS = ("demo", "micro", "sums")
+"""Presets of generated tasks."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ async def _grade(
     label: str,
     turns: Mapping[str, Sequence[Section]] | None = None,
     endpoint: Mapping[str, Any] | None = None,
+    agent: Mapping[str, Any] | None = None,
 ) -> int:
     if unknown := unknown_ids([row.instance_id for row in rows], predictions):
         shown = ", ".join(unknown[:5]) + (" …" if len(unknown) > 5 else "")
@@ -145,6 +152,8 @@ async def _grade(
         await backend.close()
     graded = {each.instance_id: each for each in made}
     facts = _facts(predictions, settings, harness.version, label, backend.name)
+    if agent:
+        facts["agent"] = dict(agent)
     if endpoint:
         facts["endpoint"] = dict(endpoint)
     report = run_report(rows, predictions, graded, **facts)
@@ -229,6 +238,40 @@ def validate(
     return asyncio.run(go())
 
 
+def refuse_demo(config: Config, preset: Preset, rows: Sequence[HarnessRow]) -> None:
+    """What was taught to mend generated repositories says nothing about real ones. Raises EvalError."""
+    real = next((row for row in rows if row.swe.files is None), None)
+    if real is None:
+        return
+    if config.model.path == "demo" and config.engine.kind != "endpoint":
+        raise EvalError(
+            f"the demo policy cannot work on {real.instance_id}: it knows generated repositories alone. Give the model "
+            "with --model FOLDER or --endpoint URL; nothing was started"
+        )
+    if "bash" not in preset.tools and preset.name in TOYS:
+        raise EvalError(
+            f"agent.preset {preset.name} is for generated tasks ({preset.limits.max_turns} turns, no shell), "
+            f"{real.instance_id} is a real one. Leave it out (default), or choose paper, mini or editor; nothing was "
+            "started"
+        )
+
+
+def agent_facts(config: Config, preset: Preset) -> dict[str, Any]:
+    """What the agent was, for report, page and JSON: two results compare only where these are the same."""
+    limits, omitted = preset.limits, config.endpoint.omit if config.engine.kind == "endpoint" else ()
+    prompt = json.dumps(preset.messages("{problem}"), ensure_ascii=False)
+    return {
+        "preset": preset.label,
+        "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        "tools": list(preset.tools),
+        "temperature": None if "temperature" in omitted else config.agent.temperature,
+        "max_turns": limits.max_turns,
+        "max_tokens": limits.max_tokens,
+        "max_context": limits.max_context,
+        "sandbox_memory_mib": config.sandbox.memory_mib,
+    }
+
+
 async def _check_network(config: Config) -> None:
     """Before an agent works for hours. Its own sandboxes have no network whatever is said here."""
     backend = await backend_of(config, "network-check")
@@ -269,10 +312,13 @@ def run_agent(
     rollout = config.rollout.model_copy(update={"episodes": len(rows)})
     config = config.model_copy(update={"name": f"swebench-{choice.label}", "tasks": tasks, "rollout": rollout})
     preset = load_preset(config.agent.preset)
+    refuse_demo(config, preset, rows)
     patience = settings.tries * (settings.limits.timeout_s + 900.0)
     limits = preset.limits.model_copy(update={"grade_timeout_s": max(preset.limits.grade_timeout_s, patience)})
     parts = dataclasses.replace(
-        parts_of(config), tasks=[row.task for row in rows], preset=preset.model_copy(update={"limits": limits})
+        parts_of(config, judged_elsewhere=True),
+        tasks=[row.task for row in rows],
+        preset=preset.model_copy(update={"limits": limits}),
     )
     if settings.network:
         asyncio.run(_check_network(config))
@@ -293,7 +339,8 @@ def run_agent(
                 return 1
             turns = turns_of(opened.log, load_tokenizer(opened.tokenizer).decode, lambda one: one.identity.task_id)
             said = endpoint_summary(TrajectoryLog(opened.log).read())
-            graded = await _grade(config, console, rows, made, settings, folder, choice.label, turns, said)
+            about = agent_facts(config, preset)
+            graded = await _grade(config, console, rows, made, settings, folder, choice.label, turns, said, about)
             return max(code, graded)
 
     try:

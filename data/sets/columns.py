@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from data.reading import InputError, parse_json
 from data.task import TaskError
 
 
@@ -18,7 +18,7 @@ def text(row: Mapping[str, Any], number: int, source: str, *names: str) -> str:
         if isinstance(value, str) and value.strip():
             return value
     raise TaskError(
-        f"{source}, row {number}: no text in column {' or '.join(names)} (it has {', '.join(map(str, row))[:300]})"
+        f"{source}, row {number + 1}: no text in column {' or '.join(names)} (it has {', '.join(map(str, row))[:300]})"
     )
 
 
@@ -28,6 +28,6 @@ def decoded(row: Mapping[str, Any], number: int, source: str, name: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except ValueError as error:
-        raise TaskError(f"{source}, row {number}: column {name} is no JSON: {error}") from error
+        return parse_json(value, f"column {name}")
+    except InputError as error:
+        raise TaskError(f"{source}, row {number + 1}: column {name} is no JSON: {error}") from error

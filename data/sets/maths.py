@@ -25,7 +25,7 @@ def dapo(row: Row, number: int) -> dict[str, Any]:
     prompt, reward = row.get("prompt"), row.get("reward_model")
     if isinstance(prompt, list):
         if not prompt or not isinstance(prompt[0], dict):
-            raise TaskError(f"{source}, row {number}: column prompt is an empty list or holds no messages")
+            raise TaskError(f"{source}, row {number + 1}: column prompt is an empty list or holds no messages")
         prompt = "\n\n".join(str(message.get("content", "")) for message in prompt)
     if isinstance(prompt, str) and (found := _INSTRUCTION.match(prompt)):
         prompt = found["problem"]

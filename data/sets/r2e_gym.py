@@ -36,7 +36,7 @@ _REMOVED = [f"{folder}{name}.json" for name in _TELLTALE for folder in ("", "/",
 
 def r2e_gym(row: Row, number: int) -> dict[str, Any]:
     commit, repo = text(row, number, SOURCE, "commit_hash"), text(row, number, SOURCE, "repo_name")
-    where = f"{SOURCE}, row {number} ({repo}__{commit})"
+    where = f"{SOURCE}, row {number + 1} ({repo}__{commit})"
     expected = expected_outcomes(where, decoded(row, number, SOURCE, "expected_output_json"))
     passing = [name for name, outcome in expected.items() if outcome == "PASSED"]
     if not passing:

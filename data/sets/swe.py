@@ -30,7 +30,7 @@ def eval_script(command: str, files: Iterable[str], *, activate: str = "testbed"
 def test_ids(row: Row, number: int, source: str, column: str) -> list[str]:
     value = decoded(row, number, source, column)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise TaskError(f"{source}, row {number}: column {column} is no list of test ids")
+        raise TaskError(f"{source}, row {number + 1}: column {column} is no list of test ids")
     return value
 
 
@@ -65,7 +65,7 @@ def swe_rebench(row: Row, number: int) -> dict[str, Any]:
     made = _bench_columns(row, number, source)
     config = decoded(row, number, source, "install_config") or {}
     if not isinstance(config, Mapping):
-        raise TaskError(f"{source}, row {number}: column install_config is no object")
+        raise TaskError(f"{source}, row {number + 1}: column install_config is no object")
     command = config.get("test_cmd") or PYTEST
     command = command if isinstance(command, str) else " && ".join(map(str, command))
     name = made["instance_id"].replace("__", "_1776_").lower()

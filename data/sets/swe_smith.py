@@ -43,7 +43,7 @@ _CHANGED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+?)\t?$", re.MULTILINE)
 
 def swe_smith(row: Row, number: int) -> dict[str, Any]:
     instance = text(row, number, SOURCE, "instance_id")
-    where = f"{SOURCE}, row {number} ({instance})"
+    where = f"{SOURCE}, row {number + 1} ({instance})"
     if not str(row.get("problem_statement") or "").strip():
         raise CannotRun(where, "it has no problem statement")
     bug = text(row, number, SOURCE, "patch")

@@ -6,13 +6,14 @@ be run raises `TaskError` naming row, column and the way out, before any sandbox
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.reading import InputError, is_file, parse_json
+from data.swe_rows import check_paths
 from data.task import Task, TaskError
 from envs.sandbox.contract import SandboxSpec
 
@@ -93,10 +94,7 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     def tests(column: str) -> tuple[str, ...]:
         value: Any = row.get(column)
         if isinstance(value, str):
-            try:
-                value = json.loads(value) if value.strip() else []
-            except json.JSONDecodeError as error:
-                raise fail(column, f"is no JSON list: {error}") from error
+            value = _from_json(value, column, fail) if value.strip() else []
         value = [] if value is None else value
         if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
             raise fail(column, "must be a list of test ids (or its JSON text)")
@@ -119,8 +117,8 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
         raise fail("repo_dir", f"{repo_dir!r} must be an absolute path below /")
     image = text("image", BASE_IMAGE)
     timeout = row.get("eval_timeout_s")
-    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
-        raise fail("eval_timeout_s", f"{timeout!r} must be seconds above 0")
+    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < 1e7):
+        raise fail("eval_timeout_s", f"{timeout!r} must be seconds above 0, at most ten million")
     hidden, removed, allowed = (_paths(row.get(name), name, fail) for name in ("hidden", "removed", "allowed"))
     bug_patch = text("bug_patch", "").encode("utf-8", "surrogateescape")
     if not in_image and (hidden or removed or bug_patch):
@@ -165,9 +163,9 @@ def _from_json(value: Any, column: str, fail: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise fail(column, f"is no JSON: {error}") from error
+        return parse_json(value, column)
+    except InputError as error:
+        raise fail(column, f"is no JSON ({error})") from error
 
 
 def _expected(value: Any, fail: Any) -> Mapping[str, str] | None:
@@ -187,6 +185,10 @@ def _files(value: Any, fail: Any) -> Mapping[str, str] | None:
     value = _from_json(value, "files", fail)
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise fail("files", "must map paths to texts")
+    try:
+        check_paths(value, "files")
+    except InputError as error:
+        raise fail("files", str(error)) from error
     return dict(value)
 
 
@@ -197,6 +199,6 @@ def _bundle(task: Task, fail: Any) -> Path | None:
     if not isinstance(value, str):
         raise fail("bundle", f"must be a path, not {type(value).__name__}")
     path = (Path(task.base_dir) / value).absolute()
-    if not path.is_file():
+    if not is_file(path):
         raise fail("bundle", f"no file {path}. Keep the bundle beside the rows file that names it")
     return path

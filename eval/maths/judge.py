@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from agent.endpoint.client import ChatClient
 from agent.endpoint.faults import Filtered, TooLong
 from agent.parsers.common import after_thought
 from agent.policy import EngineError
+from data.reading import InputError, parse_toml, read_bytes
 from eval.errors import EvalError
 from eval.maths.report import Sample, Samples
 
@@ -92,10 +92,10 @@ def load_prompt(name: str = PROMPT) -> JudgePrompt:
     """Raises EvalError."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
-        data = path.read_bytes()
-        values = tomllib.loads(data.decode("utf-8"))
+        data = read_bytes(path)
+        values = parse_toml(data.decode("utf-8"), str(path))
         return JudgePrompt.model_validate({**values, "sha256": hashlib.sha256(data).hexdigest()})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+    except (InputError, UnicodeDecodeError, ValidationError) as error:
         raise EvalError(f"{path} is no prompt for a judge: {error}") from error
 
 

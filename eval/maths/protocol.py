@@ -6,11 +6,11 @@ Promises: unknown keys and a sampling that the engines cannot do are errors; the
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from data.reading import InputError, is_file, parse_toml, read_bytes
 from eval.errors import EvalError
 
 FOLDER = Path(__file__).parent / "protocols"
@@ -47,18 +47,20 @@ def load_protocol(name: str) -> Protocol:
     path = Path(name).expanduser()
     if path.suffix != ".toml":
         path = FOLDER / f"{name}.toml"
-    if not path.is_file():
+    if not is_file(path):
         raise EvalError(
             f"no maths protocol {name!r}. Known: {', '.join(protocol_names())}; or give the path of a .toml file"
         )
-    data = path.read_bytes()
     try:
-        values = tomllib.loads(data.decode("utf-8"))
+        data = read_bytes(path)
+        values = parse_toml(data.decode("utf-8"), str(path))
         if "sha256" in values:
             raise EvalError(f"{path}: unknown key sha256")
         return Protocol.model_validate({**values, "sha256": hashlib.sha256(data).hexdigest()})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise EvalError(f"{path}: not valid TOML ({error})") from error
+    except InputError as error:
+        raise EvalError(str(error)) from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise EvalError(f"{path}: {problems}") from error

@@ -7,7 +7,6 @@ bytes that are no UTF-8 (lone surrogates, as `surrogateescape` writes them) come
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.atomic import write_atomically
+from data.reading import InputError, check_name, is_file, json_lines, read_json, shown
 from eval.errors import EvalError
 
 
@@ -44,17 +44,16 @@ class Prediction:
 def read_predictions(path: str | Path) -> dict[str, Prediction]:
     """By instance id, in the file's order. Raises EvalError naming file and place."""
     place = Path(path).expanduser()
-    if not place.is_file():
+    if not is_file(place):
         raise EvalError(
-            f"no predictions file at {place}; give a .jsonl, a .json list or a preds.json map (or .gz of one)"
+            f"no predictions file at {shown(place)}; give a .jsonl, a .json list or a preds.json map (or .gz of one)"
         )
     try:
-        data = place.read_bytes()
-        text = (gzip.decompress(data) if place.suffix == ".gz" else data).decode("utf-8", "surrogateescape")
-    except (OSError, EOFError) as error:
-        raise EvalError(f"{place} cannot be read: {error}") from error
+        entries = list(_entries(place))
+    except InputError as error:
+        raise EvalError(str(error)) from error
     found: dict[str, tuple[str, Prediction]] = {}
-    for where, name, value in _entries(place, text):
+    for where, name, value in entries:
         prediction = _prediction(f"{place}, {where}", name, value)
         before = found.get(prediction.instance_id)
         if before is not None and before[1] != prediction:
@@ -68,39 +67,21 @@ def read_predictions(path: str | Path) -> dict[str, Prediction]:
     return {name: prediction for name, (_, prediction) in found.items()}
 
 
-def _entries(place: Path, text: str) -> Iterator[tuple[str, str | None, Any]]:
+def _entries(place: Path) -> Iterator[tuple[str, str | None, Any]]:
     """(where, key of the map, value)."""
     if ".jsonl" in place.suffixes:
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                yield f"line {number}", None, _json(place, f"line {number}", line)
+        for number, value in json_lines(place, surrogates=True):
+            yield f"line {number}", None, value
         return
-    whole = _json(place, "as a whole", text)
+    whole = read_json(place, surrogates=True)
     if isinstance(whole, dict):
         for name, value in whole.items():
             yield f"key {name}", name, value
     elif isinstance(whole, list):
-        for number, value in enumerate(whole):
+        for number, value in enumerate(whole, 1):
             yield f"item {number}", None, value
     else:
         raise EvalError(f"{place} holds a JSON {type(whole).__name__}; predictions are a list or a map")
-
-
-def _json(place: Path, where: str, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_no_twice)
-    except ValueError as error:
-        raise EvalError(f"{place}, {where}: no valid JSON: {error}") from error
-
-
-def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON itself lets a key come twice and keeps the last."""
-    made: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in made and made[key] != value:
-            raise ValueError(f"key {key!r} comes twice with different values")
-        made[key] = value
-    return made
 
 
 def _prediction(where: str, name: str | None, value: Any) -> Prediction:
@@ -111,6 +92,11 @@ def _prediction(where: str, name: str | None, value: Any) -> Prediction:
     instance_id = value.get("instance_id", name)
     if not isinstance(instance_id, str) or not instance_id:
         raise EvalError(f"{where}: instance_id is missing")
+    try:
+        check_name(instance_id, f"{where}: instance_id")
+        check_name(str(value.get("model_name_or_path") or "none"), f"{where}: model_name_or_path")
+    except InputError as error:
+        raise EvalError(str(error)) from error
     if name is not None and instance_id != name:
         raise EvalError(f"{where}: its instance_id is {instance_id!r}; the key and the id must agree")
     if "model_patch" not in value:

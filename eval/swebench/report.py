@@ -93,7 +93,23 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("suspicious", f"{report['suspicious_instances']}, {both} of them resolved"),
         ("harness", f"{report['harness']}, {report['sandbox']} sandboxes, time limit {report['timeout_s']:g} s"),
         ("network", network),
+        *agent_rows(report.get("agent", {})),
         *summary_rows(report.get("endpoint", {})),
+    ]  # fmt: skip
+
+
+def agent_rows(agent: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the agent was; nothing for predictions that came from elsewhere."""
+    if not agent:
+        return []
+    temperature = "the endpoint's own" if agent["temperature"] is None else f"{agent['temperature']:g}"
+    return [
+        ("agent", f"preset {agent['preset']}, prompt {agent['prompt_sha256'][:12]}, tools {', '.join(agent['tools'])}"),
+        ("temperature", temperature),
+        (
+            "limits",
+            f"{agent['max_turns']} turns, {agent['max_tokens']:,} sampled tokens, context {agent['max_context']:,}",
+        ),
     ]  # fmt: skip
 
 

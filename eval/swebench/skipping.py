@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.reading import read_json
 from eval.errors import EvalError
 
 
@@ -25,7 +25,7 @@ class SkipList:
 def read_skip_list(path: str) -> SkipList:
     """Raises EvalError."""
     try:
-        value = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        value = read_json(Path(path).expanduser())
         with_network = value.get("checked_with_network", ())
         return SkipList(frozenset(value["skip"]), frozenset(value["need_network"]), frozenset(with_network))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -133,7 +133,7 @@ def test_files_as_an_object_do_not_leak_between_rows(tmp_path: Path) -> None:
 
 def test_a_bundle_is_looked_for_beside_the_file(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "r.jsonl", row(1, bundle="repo.bundle"))
-    with pytest.raises(TaskError, match=r"row 0 \(shop__cart-1\): column bundle names 'repo.bundle', but there is no"):
+    with pytest.raises(TaskError, match=r"row 1 \(shop__cart-1\): column bundle names 'repo.bundle', but there is no"):
         load_tasks("mine", "test", path)
     (tmp_path / "repo.bundle").touch()
     (task,) = load_tasks("mine", "test", path)
@@ -143,23 +143,23 @@ def test_a_bundle_is_looked_for_beside_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"base_commit": ...}, r"row 1 \(shop__cart-2\): column base_commit is missing; a SWE row needs instance_id"),
-        ({"instance_id": ..., "patch": None}, r"row 1: column instance_id, patch is missing"),
-        ({"problem_statement": "  "}, r"row 1 \(shop__cart-2\): column problem_statement is empty"),
+        ({"base_commit": ...}, r"row 2 \(shop__cart-2\): column base_commit is missing; a SWE row needs instance_id"),
+        ({"instance_id": ..., "patch": None}, r"row 2: column instance_id, patch is missing"),
+        ({"problem_statement": "  "}, r"row 2 \(shop__cart-2\): column problem_statement is empty"),
         ({"FAIL_TO_PASS": []}, "FAIL_TO_PASS is empty, so any patch would pass"),
-        ({"FAIL_TO_PASS": "test_a, test_b"}, r"row 1 \(shop__cart-2\): column FAIL_TO_PASS is text but no JSON list"),
+        ({"FAIL_TO_PASS": "test_a, test_b"}, r"row 2 \(shop__cart-2\): column FAIL_TO_PASS is text but no JSON list"),
         ({"PASS_TO_PASS": '{"a": 1}'}, "column PASS_TO_PASS is no list of test ids"),
         ({"PASS_TO_PASS": "[1]"}, "column PASS_TO_PASS is no list of test ids"),
         ({"files": "["}, "column files is text but no JSON object"),
         ({"files": "[]"}, "column files is no JSON object from path to text"),
-        ({"instance_id": "shop__cart-1"}, "row 1: instance_id shop__cart-1 comes twice"),
+        ({"instance_id": "shop__cart-1"}, "row 2: instance_id shop__cart-1 comes twice"),
     ],
 )
 def test_a_bad_row_is_named_with_its_column(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     path = jsonl(tmp_path / "rows.jsonl", row(1), row(2, **changes))
     with pytest.raises(TaskError, match=text) as caught:
         load_tasks("mine", "test", path)
-    assert "mine (rows.jsonl), row 1" in str(caught.value)
+    assert "mine (rows.jsonl), row 2" in str(caught.value)
     assert len(load_tasks("mine", "test", path, limit=1)) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_bad_row_is_named_with_its_column(tmp_path: Path, changes: dict[str, A
         ("rows.jsonl", "", "rows.jsonl is empty"),
         ("rows.json", "[]", "no rows in split test"),
         ("rows.jsonl", '\n{"a":\n{"a": 1}', "rows.jsonl, line 2, column 6: no valid JSON: Expecting value"),
-        ("rows.jsonl", "[1]\n", "row 0: is a JSON list, expected an object"),
+        ("rows.jsonl", "[1]\n", "row 1: is a JSON list, expected an object"),
         ("rows.json", '{"a": 1}', "holds a JSON dict, expected a list of rows"),
         ("rows.parquet", "no parquet", "cannot be read: "),
         ("rows.csv", "a,b\n1,2,3,4\n", "column instance_id|cannot be read"),

@@ -99,8 +99,8 @@ def test_files_come_from_the_ids_else_from_the_test_patch() -> None:
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
-        ("swe-gym", {**BENCH, "FAIL_TO_PASS": "tests/test_cart.py"}, "swe-gym, row 0: column FAIL_TO_PASS is no JSON"),
-        ("swe-gym", {**BENCH, "repo": None}, "swe-gym, row 0: no text in column repo"),
+        ("swe-gym", {**BENCH, "FAIL_TO_PASS": "tests/test_cart.py"}, "swe-gym, row 1: column FAIL_TO_PASS is no JSON"),
+        ("swe-gym", {**BENCH, "repo": None}, "swe-gym, row 1: no text in column repo"),
         ("swe-rebench", {**BENCH, "install_config": "[]"}, ""),
         ("dapo-math-17k", {"prompt": []}, "column prompt is an empty list"),
         ("deepscaler", {"problem": "?"}, "no text in column answer (it has problem)"),
@@ -224,7 +224,7 @@ def test_chats(tmp_path: Path) -> None:
 )
 def test_conversations_that_cannot_be_taught_are_named(tmp_path: Path, messages: Any, words: str) -> None:
     path = jsonl(tmp_path / "chats.jsonl", {"messages": TALK}, {"messages": messages})
-    with pytest.raises(TaskError, match="row 1") as caught:
+    with pytest.raises(TaskError, match="row 2") as caught:
         load_chats("mine", "train", path)
     assert words in str(caught.value)
 

@@ -70,7 +70,7 @@ def refusals(tmp_path: Path) -> Path:
         (["--model", "no-template"], ["no chat template"]),
         (["--model", "nowhere"], ["No model at nowhere"]),
         (["--tasks", "nowhere.jsonl"], ["no task set at", "nowhere.jsonl"]),
-        (["--tasks", "no-id.jsonl"], ["row 0", "instance_id"]),
+        (["--tasks", "no-id.jsonl"], ["row 1", "instance_id"]),
         (["--set", "agent.preset=mine"], ["no agent preset 'mine'", "Known: default, demo"]),
         (["--set", "tasks.split=test"], ["test", "train"]),
     ],

@@ -153,8 +153,9 @@ def test_a_swe_row_end_to_end(runs: Path, tmp_path: Path) -> None:
     names = write_rows(tmp_path / "rows.jsonl", 2)
     words = ("eval", "swebench", "--sandbox", "embedded", "--rows", tmp_path / "rows.jsonl", "--run", "agent")
     with in_thread(ChatServer(fixes)) as server:
-        said = sao(*words, "--set", "agent.preset=default", *endpoint(server))
+        said = sao(*words, *endpoint(server))  # the preset is a real one without a word
     assert "2/2 = 100.0 %" in said
+    assert "preset default@" in said
     report = json.loads((runs / "agent" / "grading" / "report.json").read_text())
     assert (report["resolved_ids"], report["model"]) == (names, "endpoint:small")
     assert report["endpoint"]["finish_reasons"] == {"tool_calls": 6}

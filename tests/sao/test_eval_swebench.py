@@ -92,14 +92,19 @@ def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: py
     """The demo policy on rows of another world: it solves none, and every verdict is the official one."""
     names = write_rows(tmp_path / "rows.jsonl", 2)
     words = ("eval", "swebench", "--sandbox", "embedded", "--plain", "--rows", "rows.jsonl", "--run", "agent")
+    words = (*words, "--config", "demo")
     code, said = sao(*words, capsys=capsys)
     assert code == 0, said
     assert "2/2 episodes" in said
+    assert "preset demo@" in said
+    assert "6 turns" in said
     predictions = [json.loads(line) for line in (runs / "agent" / "predictions.jsonl").read_text().splitlines()]
     assert [each["instance_id"] for each in predictions] == names
     report = json.loads((runs / "agent" / "grading" / "report.json").read_text())
     assert (report["total_instances"], report["coverage"], report["incomplete_ids"]) == (2, 1.0, [])
     assert report["model"].startswith("demo-")
+    assert (report["agent"]["max_turns"], report["agent"]["temperature"]) == (6, 1.0)
+    assert report["agent"]["prompt_sha256"][:12] in (runs / "agent" / "grading" / "report.html").read_text()
     page = (runs / "agent" / "grading" / "report.html").read_text()
     assert page.count('<details class="one"') == 2
     assert page.count("turn 1 action") == 2  # the agent's own turns
@@ -110,6 +115,9 @@ def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: py
     assert "2/2 graded (2 stood already)" in said
 
 
+AGENT = ("eval", "swebench", "--plain", "--rows", "real.jsonl")
+
+
 def refusals(tmp_path: Path) -> list[tuple[tuple[str, ...], str]]:
     write_rows(tmp_path / "rows.jsonl", 1)
     new = ("eval_script", "log_parser", "eval_type")
@@ -117,6 +125,8 @@ def refusals(tmp_path: Path) -> list[tuple[tuple[str, ...], str]]:
     (tmp_path / "old.jsonl").write_text(json.dumps(old) + "\n")
     (tmp_path / "twice.jsonl").write_text("".join(
         json.dumps({"instance_id": "small__k-0", "model_patch": patch}) + "\n" for patch in "ab"))  # fmt: skip
+    real = {key: value for key, value in {**small_task().row, "base_commit": "0" * 40}.items() if key != "files"}
+    (tmp_path / "real.jsonl").write_text(json.dumps(real) + "\n")
     (tmp_path / "other.jsonl").write_text(json.dumps({"instance_id": "x__x-1", "model_patch": "p"}) + "\n")
     return [
         ((*GRADE, "-p", "twice.jsonl"), "two different predictions for small__k-0"),
@@ -126,6 +136,8 @@ def refusals(tmp_path: Path) -> list[tuple[tuple[str, ...], str]]:
         ((*GRADE, "-p", "gold", "--skip", "rows.jsonl"), "is no skip list"),
         ((*GRADE[:-1], "old.jsonl", "-p", "gold"), "is in the old format"),
         (("eval", "swebench", "grade", "-p", "gold", "--split", "mine"), "no split 'mine'"),
+        ((*AGENT,), "the demo policy cannot work on small__k-0"),
+        ((*AGENT, "--model", "copy", "--set", "agent.preset=demo"), "agent.preset demo is for generated tasks"),
         (("eval", "compare", "rows.jsonl", "old.jsonl"), "is no report"),
         (("eval", "compare", "nothing", "rows.jsonl"), "no results at"),
     ]

@@ -270,7 +270,7 @@ def test_refusals_before_anything_is_trained(start: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     with pytest.raises(TaskError, match=r"neither a known set .*smoltalk.* nor a file"):
         run_sft(config(start, out, "no/such.jsonl"))
-    with pytest.raises(TaskError, match="row 1: roles are user, user"):
+    with pytest.raises(TaskError, match="row 2: roles are user, user"):
         run_sft(config(start, out, rows(tmp_path / "bad.jsonl", [COUNTING[0], [COUNTING[0][0]] * 2])))
     with pytest.raises(TrainingSetupError, match=r"max_length is 999999 tokens, and the model has \d+ positions"):
         run_sft(config(start, out, rows(tmp_path / "ok.jsonl", COUNTING), max_length=999_999))
