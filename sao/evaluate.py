@@ -22,6 +22,7 @@ from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, check_tasks, environments_of
 from sao.config import Config
 from sao.endpoint import actor_of, checked, is_endpoint
+from sao.inherited import inherited, warn
 from sao.train_rollouts import fleet_settings
 
 
@@ -55,6 +56,10 @@ async def _evaluate(
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
     check_tasks(tasks)
+    warn(
+        console,
+        inherited(config, preset, model),
+    )
     backend = await backend_of(config, f"eval-{split}")
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:

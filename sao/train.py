@@ -19,6 +19,7 @@ from typing import IO
 
 from rich.console import Console
 
+from agent.presets import load_preset
 from data import with_parent
 from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
@@ -27,6 +28,7 @@ from sao import start
 from sao.assemble import copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
+from sao.inherited import inherited, warn
 from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
@@ -116,6 +118,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     parts = parts_of(config)
     refuse_evaluation_tasks(parts.tasks)
     check_plan(config.train.resolved_step().advantage.kind, config.train.planned, len(parts.tasks))
+    warn(console, inherited(config, parts.preset, training=True))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "
@@ -203,6 +206,7 @@ def describe_training(config: Config, console: Console) -> None:
     train, step = config.train, config.train.resolved_step()
     model = model_folder(config.model.path, download=False)
     check_model_folder(model)
+    warn(console, inherited(config, load_preset(config.agent.preset), training=True))
     console.print(config.to_toml(), markup=False, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row(

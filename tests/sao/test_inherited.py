@@ -1,0 +1,48 @@
+"""Another model under the demo's configuration is told which values it takes; the demo's own kind is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.presets import load_preset
+from sao.config import load_config
+from sao.inherited import inherited
+from sao.paths import CONFIGS, DEMO_POLICY
+from tests.sao.command import runs, sao  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    folder = tmp_path / "other"
+    shutil.copytree(DEMO_POLICY, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 2 * config["hidden_size"]}))
+    return folder
+
+
+def test_the_values_are_named(runs: Path, other: Path) -> None:  # noqa: F811
+    said = sao("train", "--model", other, "--dry-run", "--plain")
+    for part in ("not the demo policy", "6 turns", "256 MiB", "30 s for tests", "0.0003", "qwen3-4b"):
+        assert part in said
+    assert "not the demo policy" in sao("rollout", "--model", other, "--dry-run", "--plain")
+    assert not runs.exists()
+
+
+def test_the_demos_own_kind_and_other_configurations_are_not_warned(other: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(DEMO_POLICY, copy)
+    for config, model in (("demo", "demo"), ("demo", str(copy)), ("qwen3-4b", str(other))):
+        resolved = load_config(config, [f"model.path={model}"])
+        assert inherited(resolved, load_preset(resolved.agent.preset), training=True) == ""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.toml")))
+def test_every_recipe_resolves_and_names_itself(name: str) -> None:
+    config = load_config(name)
+    assert config.name == name
+    load_preset(config.agent.preset)
+    config.train.resolved_step()
