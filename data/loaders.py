@@ -22,7 +22,7 @@ from typing import Any
 from data.maths_rows import maths_task
 from data.reading import InputError, check_value, json_lines, read_json, shown
 from data.sets import CannotRun, TaskSet, known_sets
-from data.swe_rows import REQUIRED, swe_task
+from data.swe_rows import PATCHES, REQUIRED, swe_task
 from data.task import Task, TaskError
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _tasks(
         for number, given in enumerate(rows):
             if limit is not None and len(tasks) == limit:
                 break
-            check_value(given, f"{source}, row {number + 1}")
+            _check_texts(given, f"{source}, row {number + 1}")
             try:
                 row = known.convert(given, number) if known is not None else given
             except CannotRun as error:
@@ -119,6 +119,20 @@ def _tasks(
     if not tasks:
         raise TaskError(f"{source} has no rows in split {split}")
     return list(tasks.values())
+
+
+def _check_texts(row: Mapping[str, Any], where: str) -> None:
+    """Raises InputError. A patch may hold half pairs that stand for bytes (`surrogateescape`), nothing else any."""
+    check_value({name: value for name, value in row.items() if name not in PATCHES}, where)
+    for name in PATCHES:
+        if isinstance(patch := row.get(name), str):
+            try:
+                patch.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise InputError(
+                    f"{where}: column {name} holds half of a surrogate pair (at character {error.start}), which stands "
+                    "for no byte"
+                ) from error
 
 
 def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
@@ -144,7 +158,9 @@ def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
 
 def _json_rows(place: Path) -> Iterator[Mapping[str, Any]]:
     """Without `datasets`, whose import takes seconds. A row's number is its place from 1, blank lines do not count."""
-    rows = read_json(place) if place.suffix == ".json" else (row for _, row in json_lines(place))
+    # Patches may hold bytes that are no UTF-8; `_tasks` looks at every column.
+    lines = (row for _, row in json_lines(place, surrogates=True)) if place.suffix != ".json" else None
+    rows = read_json(place, surrogates=True) if lines is None else lines
     if not isinstance(rows, list | Iterator):
         raise TaskError(f"{place} holds a JSON {type(rows).__name__}, expected a list of rows")
     for number, row in enumerate(rows, 1):

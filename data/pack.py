@@ -124,7 +124,7 @@ def append_row(out: Path, row: Mapping[str, Any]) -> None:
     kept = []
     if out.exists():
         try:
-            earlier = list(json_lines(out))
+            earlier = list(json_lines(out, surrogates=True))  # patches hold bytes that are no UTF-8
         except InputError as error:
             raise TaskError(f"{error}. Mend or remove it") from error
         for number, known in earlier:

@@ -18,7 +18,8 @@ TEXT_COLUMNS = ("instance_id", "repo", "base_commit", "problem_statement", "patc
 TEST_LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 REQUIRED = (*TEXT_COLUMNS, *TEST_LISTS)
 _MAY_BE_EMPTY = ("patch", "test_patch")
-_MAY_HOLD_NUL = ("patch", "test_patch", "bug_patch", "files")
+PATCHES = ("patch", "test_patch", "bug_patch")
+_MAY_HOLD_NUL = (*PATCHES, "files")
 
 
 def swe_task(row: Mapping[str, Any], number: int, *, split: str, source: str, base_dir: str) -> Task:

@@ -95,7 +95,7 @@ def test_contents_in_parts_are_their_text(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "no valid JSON"),
         (b"\x1f\x8bgarbage", "cannot be read"),
         (b"3", "holds: int"),
         (b'{"a": 1, "b": 2}', "no list `history`.*holds: a, b"),
@@ -105,7 +105,7 @@ def test_contents_in_parts_are_their_text(tmp_path) -> None:
         (b'[{"content": "x"}]', "message 0 has no role"),
         (b'["x"]', "message 0 has no role"),
         (b'[{"role": "user", "content": 5}]', "content of message 0 is int"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_files_that_are_none_are_refused_by_name(tmp_path, content: bytes, words: str) -> None:

@@ -239,7 +239,7 @@ def test_real_legacy_and_current_rows_agree() -> None:
 def test_a_real_set_with_a_row_that_comes_twice() -> None:
     path = need_shared("swe", "sweagent_swe-bench-dev-easy.json")
     assert len(load_tasks("dev", "dev", path, limit=3)) == 3
-    with pytest.raises(TaskError, match="row 3: instance_id pylint-dev__astroid-1268 comes twice"):
+    with pytest.raises(TaskError, match="row 4: instance_id pylint-dev__astroid-1268 comes twice"):
         load_tasks("dev", "dev", path)
 
 
@@ -247,3 +247,14 @@ def test_the_real_toy_row() -> None:
     (task,) = load_tasks("toy", "test", need_shared("swe", "toy", "toy_calc_v5.jsonl"))
     assert task.row["FAIL_TO_PASS"] == ["test_calc.py::test_add"]
     assert (Path(task.base_dir) / "testbed.bundle").is_file()
+
+
+def test_patches_may_hold_bytes_that_are_no_text_and_other_columns_may_not(tmp_path: Path) -> None:
+    one = row(0, patch="a\udcff")
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(one) + "\n")
+    assert load_tasks("mine", "train", path)[0].row["patch"] == "a\udcff"
+    for column, value in (("patch", "a\ud800"), ("problem_statement", "a\udcff")):
+        path.write_text(json.dumps({**row(0), column: value}) + "\n")
+        with pytest.raises(TaskError, match=r"row 1.*half of a surrogate pair"):
+            load_tasks("mine", "train", path)

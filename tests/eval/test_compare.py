@@ -65,7 +65,7 @@ def test_each_form_is_read(tmp_path: Path) -> None:
         ("s.json", '{"scores": {"a": "1"}}', "score '1' is no number"),
         ("s.json", '{"scores": {}}', "holds no scores"),
         ("s.json", "[1]", "holds no results"),
-        ("s.json", "{", "cannot be read"),
+        ("s.json", "{", "no valid JSON"),
         ("s.json", '{"a": 1}', "is no report"),
         ("s.jsonl", '{"a": {"resolved": true}}\n{"a": {"resolved": true}}', "a comes twice"),
         ("s.jsonl", "[]", "expected a report.json object"),

@@ -132,10 +132,10 @@ def line(instance_id: str = "a__a-1", **more: Any) -> str:
         ("p.jsonl", '{"instance_id": "a"}', "model_patch is missing"),
         ("p.jsonl", line(model_patch=3), "model_patch is int"),
         ("p.jsonl", "[]\n", "is a JSON list"),
-        ("p.jsonl", "{\n", "line 1: no valid JSON"),
+        ("p.jsonl", "{\n", "line 1, column 2: no valid JSON"),
         ("p.json", "3", "predictions are a list or a map"),
         ("p.jsonl", "", "holds no predictions"),
-        ("p.jsonl.gz", "no gzip", "cannot be read"),
+        ("p.jsonl.gz", "no gzip", "no valid JSON"),
     ],
 )
 def test_what_cannot_be_graded_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

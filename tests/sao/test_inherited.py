@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from agent.presets import load_preset
 from sao.config import load_config
@@ -20,7 +22,10 @@ def other(tmp_path: Path) -> Path:
     folder = tmp_path / "other"
     shutil.copytree(DEMO_POLICY, folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 2 * config["hidden_size"]}))
+    larger = {**config, "hidden_size": 2 * config["hidden_size"]}
+    (folder / "config.json").write_text(json.dumps(larger))
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     return folder
 
 

@@ -80,7 +80,7 @@ def test_finding_runs(runs: Path) -> None:
 def test_a_damaged_run_configuration_is_named(runs: Path) -> None:
     open_run(load_config("demo"), "mine").close()
     (runs / "mine" / "config.toml").write_text("name = ")
-    with pytest.raises(UserError, match=r"mine/config\.toml cannot be read"):
+    with pytest.raises(UserError, match=r"mine/config\.toml is not valid TOML"):
         open_run(load_config("demo"), "mine")
 
 
