@@ -51,9 +51,9 @@ class Difference:
 
 
 # Measured: python -m benchmarks.served_weights (docs/engines.md has the table), with a factor of at least three.
-FP32 = Limits(mean=1e-4, quantile=2e-4)
-BF16 = Limits(mean=0.15, quantile=0.35)
-FP16 = Limits(mean=0.03, quantile=0.06)
+FP32 = Limits(mean=5e-5, quantile=1e-4)
+BF16 = Limits(mean=0.1, quantile=0.25)
+FP16 = Limits(mean=0.02, quantile=0.05)
 
 
 def limits_for(*dtypes: str) -> Limits:
