@@ -11,7 +11,7 @@ import torch
 from agent.engines.embedded import EmbeddedPolicy, ModelRefused
 from agent.policy import StopReason
 from data.trajectory import Sampling
-from tests.agent.embedded_support import STOP, ask, check_exact, make, prompt_of, sampled
+from tests.agent.embedded_support import STOP, TOLERANCE, ask, check_exact, make, prompt_of, sampled
 
 
 def test_ragged_batch_is_exact_and_equals_each_request_alone(make_model) -> None:
@@ -26,7 +26,7 @@ def test_ragged_batch_is_exact_and_equals_each_request_alone(make_model) -> None
             check_exact({0: model}, prompt, made)
             alone = await ask(policy, prompt, seed, n)
             assert list(alone.tokens) == list(made.tokens)
-            assert alone.logprobs == pytest.approx(made.logprobs, abs=1e-5)
+            assert alone.logprobs == pytest.approx(made.logprobs, abs=TOLERANCE)
         assert {g.stop_reason for g in together} == {StopReason.STOP, StopReason.LENGTH}
         for made in together:
             assert (made.tokens[-1] == STOP) == (made.stop_reason is StopReason.STOP)
@@ -152,7 +152,7 @@ def test_weights_from_a_folder_and_a_bad_update_leaves_the_old_ones(make_model, 
             ({**good, "model.norm.weight": torch.zeros(3)}, "misshapen"),
             (broken, "not finite"),
             (untied, "tied"),
-            (tmp_path / "nowhere", "cannot read"),
+            (tmp_path / "nowhere", "weight files are missing"),
         ]:
             with pytest.raises(ModelRefused, match=word):
                 await policy.update_weights(bad, 1)
