@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         model: Annotated[str, typer.Option(help="Whose tokenizer makes the ids: a model folder, or demo.")] = "demo",
         plain: Plain_ = False,
     ) -> None:
-        """Read trajectory files of mini-swe-agent and SWE-agent into a run folder that `sao replay` shows.
+        """Read trajectories of mini-swe-agent, SWE-agent, OpenHands, harbor (ATIF) into a run that `sao replay` shows.
 
         They are for looking only: the files hold no log-probabilities, so nothing is ever trained on them."""
         from sao.imports import import_files

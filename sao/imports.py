@@ -1,4 +1,4 @@
-"""`sao import`: trajectory files of other agents become a run folder that `sao replay` shows.
+"""`sao import`: trajectory files of other agents (data/foreign) become a run folder that `sao replay` shows.
 
 Promises: every span decodes to the file's own text, byte for byte; turns of the model are `quoted`, not sampled, and
 the trajectory says what its file lacks, so no training takes it; importing again adds only what is new, and a file
@@ -7,7 +7,7 @@ that cannot be read is named and skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import load_tokenizer
-from data.foreign import ForeignError, ForeignRun, read_foreign
+from data.foreign import ForeignError, ForeignRun, read_runs
 from data.log import TrajectoryLog
 from data.trajectory import ExitReason, Identity, Outcome, Sampling, Status, Trajectory, TrajectoryBuilder
 from sao.assemble import copy_tokenizer
@@ -29,7 +29,8 @@ from sao.rundir import RunDir, open_run
 if TYPE_CHECKING:
     from agent.tokenizer import Tokenizer
 
-SUFFIXES = (".traj", ".traj.json", ".traj.gz", ".traj.json.gz")
+SUFFIXES = (".traj", ".traj.json", "output.jsonl", "trajectory.json")
+"""Of the files that are taken from a folder; also gzipped."""
 _UNKNOWN = -1.0
 
 
@@ -56,18 +57,16 @@ def _import(files: Sequence[Path], folder: RunDir, tokenizer: Tokenizer, console
     with TrajectoryLog(folder.log).open() as log:
         ids = set(log.episode_ids())
         for path in track(files, "import", console=console, transient=True, disable=not console.is_terminal):
-            try:
-                foreign = read_foreign(path)
-            except ForeignError as error:
-                failed.append(str(error))
-                continue
-            if episode_id(foreign) in ids:
-                known += 1
-                continue
-            trajectory = imported(foreign, path.name, tokenizer, draw=len(ids))
-            log.append(trajectory)
-            ids.add(trajectory.identity.episode_id)
-            made.append(trajectory)
+            for foreign in runs_of(path):
+                if isinstance(foreign, ForeignError):
+                    failed.append(str(foreign))
+                elif episode_id(foreign) in ids:
+                    known += 1
+                else:
+                    trajectory = imported(foreign, path.name, tokenizer, draw=len(ids))
+                    log.append(trajectory)
+                    ids.add(trajectory.identity.episode_id)
+                    made.append(trajectory)
         if made:
             log.seal()
     folder.write_summary({"imported": len(ids), "trainable": 0})
@@ -75,12 +74,20 @@ def _import(files: Sequence[Path], folder: RunDir, tokenizer: Tokenizer, console
     return 1 if failed else 0
 
 
+def runs_of(path: Path) -> Iterator[ForeignRun | ForeignError]:
+    """The runs of a file; what cannot be read comes as its error."""
+    try:
+        yield from read_runs(path)
+    except ForeignError as error:
+        yield error
+
+
 def found_files(paths: Iterable[Path]) -> list[Path]:
     """Files as given, and the trajectory files of folders. Raises UserError when there are none."""
     files: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.name.endswith(SUFFIXES))
+            inside = sorted(one for one in path.rglob("*") if one.name.removesuffix(".gz").endswith(SUFFIXES))
             if not inside:
                 raise UserError(f"{path} holds no trajectory file (*{', *'.join(SUFFIXES)}).")
             files.update(dict.fromkeys(inside))

@@ -25,7 +25,7 @@ from data.contamination import refuse_evaluation_tasks
 from data.journal import Journal
 from data.log import TrajectoryLog
 from sao import start
-from sao.assemble import copy_tokenizer, parts_of
+from sao.assemble import check_tasks, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
 from sao.inherited import inherited, warn
@@ -115,8 +115,9 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     refuse_endpoint(config)
     config = for_training(config)
     config.train.resolved_step()  # an unknown control is refused before there is a folder
-    parts = parts_of(config)
-    refuse_evaluation_tasks(parts.tasks)
+    parts = parts_of(config, judged_elsewhere=True)
+    refuse_evaluation_tasks(parts.tasks)  # before anything else is said of the rows
+    check_tasks(parts.tasks)
     check_plan(config.train.resolved_step().advantage.kind, config.train.planned, len(parts.tasks))
     warn(console, inherited(config, parts.preset, training=True))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():

@@ -352,6 +352,7 @@ PARSERS: Mapping[str, Parser] = {
     "parse_log_pytest_v2": parse_pytest,
     "parse_log_pytest_options": parse_pytest,
     "unittest_shown": parse_unittest_shown,
+    "parse_log_django": parse_unittest_shown,
     "r2e_gym": parse_r2e_gym,
     **{f"parse_log_{project}": parse_pytest for project in _PYTEST_NAMES},
 }

@@ -1,4 +1,6 @@
-"""Predictions in each form that is in use: `.jsonl`, a `.json` list, a `preds.json` map; also gzipped.
+"""Predictions in each form that is in use: `.jsonl`, a `.json` list, a `preds.json` map; also gzipped. A prediction is
+SWE-bench's (`model_patch`), Multi-SWE-bench's (`org`, `repo`, `number`, `fix_patch`) or a row of OpenHands'
+output.jsonl (`test_result.git_patch`).
 
 Promises: one prediction an instance; two that differ are refused with their places (the official package takes the last
 one silently), equal ones count once. A patch's bytes are what the JSON text says: CRLF, a missing final newline and
@@ -8,6 +10,7 @@ bytes that are no UTF-8 (lone surrogates, as `surrogateescape` writes them) come
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +92,7 @@ def _prediction(where: str, name: str | None, value: Any) -> Prediction:
         raise EvalError(
             f"{where}: is a JSON {type(value).__name__}, expected an object with instance_id and model_patch"
         )
+    value = _in_our_words(where, value)
     instance_id = value.get("instance_id", name)
     if not isinstance(instance_id, str) or not instance_id:
         raise EvalError(f"{where}: instance_id is missing")
@@ -100,7 +104,11 @@ def _prediction(where: str, name: str | None, value: Any) -> Prediction:
     if name is not None and instance_id != name:
         raise EvalError(f"{where}: its instance_id is {instance_id!r}; the key and the id must agree")
     if "model_patch" not in value:
-        raise EvalError(f"{where} ({instance_id}): model_patch is missing; an empty answer is null or an empty text")
+        raise EvalError(
+            f"{where} ({instance_id}): model_patch is missing; an empty answer is null or an empty text. Read are "
+            "SWE-bench's predictions (model_patch), Multi-SWE-bench's (fix_patch) and OpenHands' output.jsonl "
+            f"(test_result.git_patch); it holds: {', '.join(map(str, value))[:200]}"
+        )
     patch = value["model_patch"]
     if patch is not None and not isinstance(patch, str):
         raise EvalError(f"{where} ({instance_id}): model_patch is {type(patch).__name__}, expected text or null")
@@ -108,6 +116,34 @@ def _prediction(where: str, name: str | None, value: Any) -> Prediction:
     if not isinstance(model, str):
         raise EvalError(f"{where} ({instance_id}): model_name_or_path is {type(model).__name__}, expected text")
     return Prediction(instance_id, model, patch)
+
+
+def _in_our_words(where: str, value: dict[str, Any]) -> dict[str, Any]:
+    """A prediction of another format with SWE-bench's keys; what is none of them as it is. Raises EvalError."""
+    if "model_patch" in value:
+        return value
+    if "fix_patch" in value:
+        org, repo, number = (value.get(key) for key in ("org", "repo", "number"))
+        if not (isinstance(org, str) and isinstance(repo, str) and org and repo):
+            raise EvalError(f"{where}: a prediction of Multi-SWE-bench has org and repo as texts; here one is missing")
+        if isinstance(number, bool) or not re.fullmatch(r"\d+", str(number)):
+            raise EvalError(f"{where}: a prediction of Multi-SWE-bench has a number; it is {number!r}")
+        return _renamed(value, f"{org}__{repo}-{number}", value["fix_patch"], value.get("model_name_or_path"))
+    result = value.get("test_result")
+    if isinstance(result, dict) and ("git_patch" in result or "history" in value):
+        # A run that ended in an error has no git_patch: no answer, as SWE-bench counts it.
+        metadata = value.get("metadata")
+        about = metadata if isinstance(metadata, dict) else {}
+        model = next(
+            (one.get("model") for key in ("llm_config", "llm") if isinstance(one := about.get(key), dict)), None
+        )
+        return _renamed(value, value.get("instance_id"), result.get("git_patch"), model)
+    return value
+
+
+def _renamed(value: dict[str, Any], instance_id: Any, patch: Any, model: Any) -> dict[str, Any]:
+    kept = {} if instance_id is None else {"instance_id": instance_id}
+    return {**value, **kept, "model_patch": patch, "model_name_or_path": model}
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:

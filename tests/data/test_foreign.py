@@ -98,7 +98,7 @@ def test_contents_in_parts_are_their_text(tmp_path) -> None:
         (b"{", "no valid JSON"),
         (b"\x1f\x8bgarbage", "cannot be read"),
         (b"3", "holds: int"),
-        (b'{"a": 1, "b": 2}', "no list `history`.*holds: a, b"),
+        (b'{"a": 1, "b": 2}', "SWE-agent .`history`.*holds: a, b"),
         (b"[]", "no message of the role assistant"),
         (b'[{"role": "user", "content": "x"}]', "no message of the role assistant"),
         (b'[{"role": "assistant", "content": "x"}]', "the prompt is missing"),
