@@ -54,7 +54,7 @@ def test_only_maths_tasks() -> None:
     ],
 )
 def test_a_row_of_a_file_is_checked_and_named(row: dict, words: str) -> None:
-    with pytest.raises(TaskError, match=r"mine, row 3") as caught:
+    with pytest.raises(TaskError, match=r"mine, row 4") as caught:
         maths_task(row, 3, split="train", source="mine", base_dir="")
     assert words in str(caught.value)
 

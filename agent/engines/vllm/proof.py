@@ -50,7 +50,7 @@ class Difference:
         return self.mean <= limits.mean and self.quantile <= limits.quantile  # NaN is not
 
 
-# Measured: python -m benchmarks.served_weights (docs/engines.md has the table), with a factor of at least three.
+# Measured: python -m benchmarks.served_weights (docs/engines.md has the table), about three times what was seen.
 FP32 = Limits(mean=5e-5, quantile=1e-4)
 BF16 = Limits(mean=0.1, quantile=0.25)
 FP16 = Limits(mean=0.02, quantile=0.05)
