@@ -37,6 +37,7 @@ from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
 from trainer.controls import check_plan
 from trainer.ledger import Ledger, audit, from_journal
+from trainer.metrics import check_trackers
 from trainer.paths import TrainerPaths
 
 POLL_S = 0.2
@@ -115,6 +116,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     refuse_endpoint(config)
     config = for_training(config)
     config.train.resolved_step()  # an unknown control is refused before there is a folder
+    check_trackers(config.train.trackers)
     parts = parts_of(config, judged_elsewhere=True)
     refuse_evaluation_tasks(parts.tasks)  # before anything else is said of the rows
     check_tasks(parts.tasks)
@@ -205,6 +207,7 @@ def describe_training(config: Config, console: Console) -> None:
 
     config = for_training(config)
     train, step = config.train, config.train.resolved_step()
+    check_trackers(train.trackers)
     model = model_folder(config.model.path, download=False)
     check_model_folder(model)
     warn(console, inherited(config, load_preset(config.agent.preset), training=True))

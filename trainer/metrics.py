@@ -8,6 +8,7 @@ when asked for; one that is missing is an error before training, one that fails 
 from __future__ import annotations
 
 import abc
+import importlib.util
 import json
 import logging
 import math
@@ -67,15 +68,27 @@ class _RunTracker(Tracker):
 
 def open_tracker(name: str, folder: Path, run: str, settings: Mapping[str, Any]) -> Tracker:
     """Raises MetricsError when the package is not installed."""
+    check_trackers([name])
     try:
         if name == "tensorboard":
             return _TensorBoard(folder, run, settings)
         return _RunTracker(name, folder, run, settings)
     except ImportError as error:
-        raise MetricsError(
-            f"the tracker {name!r} is not installed ({error}): `EXTRAS=dev,trackers make install` gets it, or take it "
-            "out of train.trackers. metrics.jsonl is written in any case"
-        ) from error
+        raise MetricsError(_not_installed(name, str(error))) from error
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Before anything starts. Raises MetricsError for a package that is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise MetricsError(_not_installed(name, "no such package"))
+
+
+def _not_installed(name: str, why: str) -> str:
+    return (
+        f"the tracker {name!r} is not installed ({why}): `EXTRAS=dev,{name} make install` gets it, or take it out of "
+        "train.trackers. metrics.jsonl is written in any case"
+    )
 
 
 class MetricsWriter:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from trainer.metrics import MetricsError, MetricsWriter, Tracker, flat_numbers, open_tracker, read_metrics
+from trainer.metrics import (
+    MetricsError,
+    MetricsWriter,
+    Tracker,
+    check_trackers,
+    flat_numbers,
+    open_tracker,
+    read_metrics,
+)
 
 
 class Memory(Tracker):
@@ -61,17 +69,20 @@ def test_a_tracker_that_is_not_installed_is_said_before_training(
 
     for name in ("trackio", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(MetricsError, match="EXTRAS=dev,trackers make install"):
+        said = f"the tracker '{name}' .* `EXTRAS=dev,{name} make install`"
+        with pytest.raises(MetricsError, match=said):
             open_tracker(name, tmp_path, "run", {})
+        with pytest.raises(MetricsError, match=said):
+            check_trackers([name])
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_a_real_tracker_takes_the_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each where it is installed (extra `trackers`), offline."""
+    """Each where it is installed (an extra each), offline."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip(name, reason=f"NOT RUN WITH {name}: it is not installed (extra trackers)")
+    pytest.importorskip(name, reason=f"NOT RUN WITH {name}: it is not installed (extra {name})")
     tracker = open_tracker(name, tmp_path, "run", {"train": {"steps": 2}})
     failures: list[str] = []
     monkeypatch.setattr("trainer.metrics._log.warning", lambda text, *values: failures.append(text % values))
