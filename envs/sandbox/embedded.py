@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 
 from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
@@ -187,7 +186,7 @@ class EmbeddedSandbox(ChannelledSandbox):
         return End(
             running=running,
             code=code,
-            oom=code in (None, 137, LOST) and self.group.oom_kills() > 0,
+            oom=code in (None, 137, -signal.SIGKILL, LOST) and self.group.oom_kills() > 0,
             outside=process is not None and _state(process.pid) == "T",
             said=self.messages(),
         )
@@ -263,7 +262,7 @@ class EmbeddedBackend(SandboxBackend):
         self.launcher = find_launcher(launcher)
         self._temp = temp or Path(tempfile.gettempdir())
         self._root: Path | None = None
-        self._making = threading.Lock()
+        self._making: asyncio.Future[Path] | None = None
         self._live: set[EmbeddedSandbox] = set()
 
     def command(self, spec: SandboxSpec, folder: Path, etc: Path, descriptors: tuple[int, int, int]) -> list[str]:
@@ -284,22 +283,30 @@ class EmbeddedBackend(SandboxBackend):
     async def check(self) -> None:
         await asyncio.to_thread(find_launcher, self.launcher)
 
-    def _folder(self) -> Path:
-        """Made at the first call, which takes its time: not for the event loop."""
-        with self._making:
-            if self._root is None:
-                root = self._temp / f"{_PREFIX}{owner_id()}-{os.urandom(3).hex()}"
-                root.mkdir(mode=0o700, parents=True)
-                write_etc(root / "etc")
-                self._root = root
-            return self._root
+    async def _folder(self) -> Path:
+        """Made once, by the first that asks. A thread cannot be cancelled: what it makes is waited for by `close`."""
+        if self._root is None:
+            if self._making is None:
+                self._making = asyncio.ensure_future(asyncio.to_thread(self._make_folder))
+            try:
+                self._root = await asyncio.shield(self._making)
+            except OSError:
+                self._making = None
+                raise
+        return self._root
+
+    def _make_folder(self) -> Path:
+        root = self._temp / f"{_PREFIX}{owner_id()}-{os.urandom(3).hex()}"
+        root.mkdir(mode=0o700, parents=True)
+        write_etc(root / "etc")
+        return root
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         if spec.network != "none":
             await self.check_network()
         if spec.state and not await asyncio.to_thread(os.path.isdir, spec.state):
             raise ImageMissing(f"the kept state {spec.state} is gone")
-        root = await asyncio.to_thread(self._folder) if self._root is None else self._root
+        root = await self._folder()
         sandbox_id = f"{root.name.removeprefix(_PREFIX)}-{next(_serial)}"
         sandbox = EmbeddedSandbox(self, sandbox_id, spec, root / sandbox_id.rpartition("-")[2])
         self._live.add(sandbox)
@@ -319,7 +326,7 @@ class EmbeddedBackend(SandboxBackend):
     async def keep_state(self, sandbox: Sandbox) -> str:
         if not isinstance(sandbox, EmbeddedSandbox):
             raise TypeError(f"{type(sandbox).__name__} is no sandbox of the embedded backend")
-        state = (await asyncio.to_thread(self._folder)) / f"state-{next(_serial)}"
+        state = (await self._folder()) / f"state-{next(_serial)}"
         state.mkdir()
         try:
             await asyncio.to_thread(_copy_tree, sandbox.work, state)
@@ -370,6 +377,9 @@ class EmbeddedBackend(SandboxBackend):
 
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        if self._making is not None:
+            with contextlib.suppress(OSError):
+                self._root = await self._making
         if self._root is not None:
             await asyncio.to_thread(shutil.rmtree, self._root, True)
-            self._root = None
+        self._root = self._making = None
