@@ -1,6 +1,6 @@
 """Attacks on the graders of training and evaluation: patches and agents that mend nothing, and honest ones beside them.
 
-    python -m benchmarks.attacks --quick       # embedded sandboxes alone
+    python -m benchmarks.attacks --quick       # embedded sandboxes alone, two of three inputs, each once
     python -m benchmarks.attacks               # all layouts on all backends that answer
 
 The last line is JSON. `fooled`: reward 1 in training, or resolved in evaluation without a finding, although the patch
@@ -35,8 +35,8 @@ from envs.sandbox.contract import BackendUnavailable
 
 
 def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "", *, quick: bool = False) -> list[Trial]:
-    """`quick`: without slow acts, and each patch once in a layout that has two graders unless it is about that one."""
-    made = []
+    """`quick`: without slow acts, two of three inputs, each of them once: layouts and graders take turns."""
+    made: list[Trial] = []
     for site, attack in itertools.product(sites, ATTACKS):
         if not attack.fits(site) or only not in f"{attack.kind}: {attack.name}" or (quick and attack.slow):
             continue
@@ -45,11 +45,16 @@ def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "", *, qu
         if attack.make is not None and attack.make(site) is None:
             continue
         judges = site.judges if attack.make is not None else ("train",)
-        if quick and not attack.sites:
-            judges = judges[-1:]
         found = itertools.product([name for name in backends if name in site.backends], judges)
         made += [Trial(attack, site, backend, judge) for backend, judge in found]
-    return made
+    return _each_once(made) if quick else made
+
+
+def _each_once(made: Sequence[Trial]) -> list[Trial]:
+    inputs: dict[tuple[str, str], list[Trial]] = {}
+    for trial in made:
+        inputs.setdefault((trial.attack.kind, trial.attack.name), []).append(trial)
+    return [ways[place % len(ways)] for place, ways in enumerate(inputs.values()) if place % 3 != 2]
 
 
 async def run(
