@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ from eval.swebench.rows import HarnessRow, harness_rows
 from eval.swebench.store import EvalFolder
 from eval.swebench.validate import RowCheck, check_rows
 from sao.eval_agent import verifiers
-from sao.paths import model_folder
+from sao.paths import DEMO_POLICY, model_folder
 from tests.conftest import REAL_CACHE
 
 pytest.importorskip("swebench", reason="SWE-BENCH NOT TESTED: the extra `eval` is not installed")
@@ -191,16 +192,25 @@ def test_a_scripted_agent_with_the_real_fix(docker_rows: Path, tmp_path: Path, f
 
 @pytest.mark.docker
 @pytest.mark.timeout(900)
-def test_the_demo_policy_is_graded(docker_rows: Path, tmp_path: Path) -> None:
+def test_a_small_model_is_graded_and_the_demo_policy_refused(docker_rows: Path, tmp_path: Path) -> None:
     """As a user starts it: the run comes to its end, every verdict is the official one."""
-    command = [sys.executable, "-m", "sao", "eval", "swebench", "--plain", "--sandbox", "docker", "--run", "demo"]
-    ended = subprocess.run(
-        [*command, "--rows", str(docker_rows)],
-        env={**os.environ, "SAO_RUNS": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
+    model = tmp_path / "small"
+    shutil.copytree(DEMO_POLICY, model)
+
+    def start(*options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sao", "eval", "swebench", "--plain", "--sandbox", "docker", "--run", "demo"]
+        return subprocess.run(
+            [*command, "--rows", str(docker_rows), *map(str, options)],
+            env={**os.environ, "SAO_RUNS": str(tmp_path), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=800,
+        )
+
+    refused = start()
+    assert refused.returncode == 2
+    assert "the demo policy cannot work on" in refused.stderr
+    ended = start("--model", model)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads((tmp_path / "demo" / "grading" / "report.json").read_text())
     assert (report["total_instances"], report["coverage"], report["incomplete_ids"]) == (3, 1.0, [])
