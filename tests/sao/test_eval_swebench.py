@@ -136,7 +136,7 @@ def refusals(tmp_path: Path) -> list[tuple[tuple[str, ...], str]]:
         ((*GRADE, "-p", "gold", "--skip", "rows.jsonl"), "is no skip list"),
         ((*GRADE[:-1], "old.jsonl", "-p", "gold"), "is in the old format"),
         (("eval", "swebench", "grade", "-p", "gold", "--split", "mine"), "no split 'mine'"),
-        ((*AGENT,), "the demo policy cannot work on small__k-0"),
+        ((*AGENT,), "the demo policy cannot work on small__one-1"),
         ((*AGENT, "--model", "copy", "--set", "agent.preset=demo"), "agent.preset demo is for generated tasks"),
         (("eval", "compare", "rows.jsonl", "old.jsonl"), "is no report"),
         (("eval", "compare", "nothing", "rows.jsonl"), "no results at"),
