@@ -286,7 +286,7 @@ def test_a_benchmarks_problem_is_refused(start: Path, tmp_path: Path, monkeypatc
         return ("aime2025", "problem") if row["problem"] == "and then" and len(asked) > 6 else None
 
     monkeypatch.setattr("data.chats.evaluation_set", known)
-    with pytest.raises(EvaluationTask, match="row 3: it holds a problem of the evaluation set aime2025"):
+    with pytest.raises(EvaluationTask, match="row 4: it holds a problem of the evaluation set aime2025"):
         run_sft(config(start, tmp_path / "out", rows(tmp_path / "count.jsonl", COUNTING)))
 
 
