@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.engines.model_files import check_model_folder
 from agent.tokenizer import load_tokenizer
 from sao.assemble import weights_hash
 from sao.config import Config
@@ -46,7 +45,6 @@ def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], No
     paths = TrainerPaths(run)
     tokenizer = load_tokenizer(model).fingerprint
     device = choose_device(train.device)
-    check_model_folder(model)
     say(f"memory: {refuse_what_cannot_fit(step_memory(model, train.resolved_step()), device)}")
     base = model_hash(model)
     policy = load_policy(model, device)
