@@ -288,8 +288,8 @@ def test_a_verifier_judges_instead_of_the_parsers() -> None:
         return Grade(0.5, {"by": "tests"}, patch)
 
     async def work(backend: SandboxBackend) -> list[Grade]:
-        task = tiny_task(log_parser="parse_log_django")
-        with pytest.raises(TaskError, match="parse_log_django"):
+        task = tiny_task(log_parser="parse_log_of_nobody")
+        with pytest.raises(TaskError, match="parse_log_of_nobody"):
             SWEEnvironment(task, backend)
         grades = []
         for script, size in ((FIX, 1 << 20), ("seq 20000 >more.txt", 1000)):
