@@ -8,15 +8,13 @@ patches: docs/results/swebench.md.
 from __future__ import annotations
 
 import ast
-import base64
-import binascii
-import codecs
 import re
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from envs.swe.guard.constants import dotted, fold
 from envs.swe.guard.unwritten import RUNS_TEXT, runs_text, unwritten
 
 FRAMEWORKS = ("unittest", "pytest", "_pytest", "pluggy", "nose", "doctest", "testtools", "py")
@@ -197,7 +195,7 @@ class _Reader(ast.NodeVisitor):
             self._text(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._text("".join(value for part in node.values if isinstance(value := _fold(part), str)))
+        self._text("".join(value for part in node.values if isinstance(value := fold(part), str)))
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -216,13 +214,13 @@ class _Reader(ast.NodeVisitor):
             self.say(text, f"holds the name {text}")
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        if isinstance(value := _fold(node), (str, bytes)):
+        if isinstance(value := fold(node), (str, bytes)):
             self._hidden(value)
         else:
             self.generic_visit(node)
 
     def _unwritten(self, node: ast.AST) -> None:
-        for name, what in unwritten(node, self.packages, _fold) if not self.tests else ():
+        for name, what in unwritten(node, self.packages, fold) if not self.tests else ():
             self.say(name, what)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -230,11 +228,11 @@ class _Reader(ast.NodeVisitor):
         if not isinstance(node.value, ast.Constant):
             self._table(node)
             self.generic_visit(node)
-        elif isinstance(value := _fold(node), (str, bytes)):
+        elif isinstance(value := fold(node), (str, bytes)):
             self._hidden(value)
 
     def _table(self, node: ast.Subscript) -> None:
-        table = _dotted(node.value)
+        table = dotted(node.value)
         if isinstance(node.ctx, ast.Store | ast.Del) and table.endswith(("sys.modules", "__dict__", "os.environ")):
             self.say(table, f"writes into {table}")
 
@@ -247,29 +245,29 @@ class _Reader(ast.NodeVisitor):
         self._text(value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = _dotted(node.func)
+        name = dotted(node.func)
         last = name.rpartition(".")[2]
         self._unwritten(node)
-        if isinstance(value := _fold(node), (str, bytes)):
+        if isinstance(value := fold(node), (str, bytes)):
             self._hidden(value)
             if last in ("fromhex", "unhexlify", "b64decode", "b32decode", "a85decode", "b85decode", "decode"):
                 self.say(last, f"decodes a constant with {last}")
         if name in ("exec", "eval", "compile", "__import__") and name != "compile":
             self.say(name, f"calls {name}")
-        if last in ("import_module", "find_spec") and node.args and isinstance(text := _fold(node.args[0]), str):
+        if last in ("import_module", "find_spec") and node.args and isinstance(text := fold(node.args[0]), str):
             self._module(text)
         if last in ("setattr", "delattr") and len(node.args) > 1:
-            self._target(ast.Attribute(node.args[0], str(_fold(node.args[1])), ast.Store()))
+            self._target(ast.Attribute(node.args[0], str(fold(node.args[1])), ast.Store()))
         if last == "kill" and name.startswith("os."):
             self.say("kill", "sends signals")
-        if name in ("sys.exit", "exit", "quit") and not self.tests and node.args and _fold(node.args[0]) in (0, None):
+        if name in ("sys.exit", "exit", "quit") and not self.tests and node.args and fold(node.args[0]) in (0, None):
             self.say(name, f"leaves with {name}")
         if last in ("monkeypatch", "patch", "object") and "patch" in name and not self.tests:
             self.say("patch", "patches other code")
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        if "SystemExit" in (_dotted(node.exc) if node.exc else "") and not self.tests:
+        if "SystemExit" in (dotted(node.exc) if node.exc else "") and not self.tests:
             self.say("SystemExit", "raises SystemExit")
         self.generic_visit(node)
 
@@ -295,7 +293,7 @@ class _Reader(ast.NodeVisitor):
                 continue
             if not isinstance(each, ast.Attribute):
                 continue
-            base = _dotted(each.value)
+            base = dotted(each.value)
             if each.attr in (
                 "__path__",
                 "__spec__",
@@ -322,83 +320,3 @@ def _always(node: ast.FunctionDef, value: bool) -> bool:
         and isinstance(body[0].value, ast.Constant)
         and (body[0].value.value is value)
     )
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return _dotted(node.func) if isinstance(node, ast.Call) else ""
-
-
-_UNKNOWN = object()
-
-
-def _fold(node: ast.AST) -> object:
-    """The value of an expression of constants; _UNKNOWN where it is none."""
-    try:
-        return _value(node)
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, binascii.Error):
-        return _UNKNOWN
-
-
-_DECODERS = {"fromhex", "unhexlify", "b64decode", "b32decode", "b85decode", "a85decode"}
-
-
-def _value(node: ast.AST) -> object:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _value(node.left), _value(node.right)
-        if isinstance(left, str | bytes) and type(left) is type(right):
-            return left + right  # type: ignore[operator]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(left := _value(node.left), str):
-        right = _value(node.right)
-        return left % right
-    if isinstance(node, ast.Tuple | ast.List):
-        return tuple(_value(each) for each in node.elts)
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        ends = (node.slice.lower, node.slice.upper, node.slice.step)
-        parts = [None if each is None else _number(each) for each in ends]
-        if isinstance(text := _value(node.value), str | bytes):
-            return text[slice(*parts)]
-    if isinstance(node, ast.Call):
-        return _called(node)
-    raise ValueError
-
-
-def _number(node: ast.AST) -> int:
-    value = ast.literal_eval(node) if isinstance(node, ast.expr) else None
-    if not isinstance(value, int):
-        raise ValueError
-    return value
-
-
-def _called(node: ast.Call) -> object:
-    name = _dotted(node.func).rpartition(".")[2]
-    words = [_value(each) for each in node.args]
-    owner = None
-    if isinstance(node.func, ast.Attribute) and name not in _DECODERS and not isinstance(node.func.value, ast.Name):
-        owner = _value(node.func.value)
-    if name == "chr" and len(words) == 1 and isinstance(words[0], int):
-        return chr(words[0])
-    if name in ("bytes", "bytearray") and len(words) == 1 and isinstance(words[0], tuple):
-        return bytes(words[0])
-    if name in _DECODERS and len(words) == 1 and isinstance(words[0], str | bytes):
-        raw = words[0] if isinstance(words[0], bytes) else words[0].encode()
-        if name in ("fromhex", "unhexlify"):
-            return bytes.fromhex(raw.decode())
-        return getattr(base64, name)(raw)
-    if isinstance(owner, str | bytes):
-        if name in ("decode", "encode") and not words:
-            return owner.decode() if isinstance(owner, bytes) else owner.encode()
-        if name == "join" and len(words) == 1 and isinstance(words[0], tuple):
-            return owner.join(words[0])
-        if name in ("replace", "lower", "upper", "strip", "lstrip", "rstrip", "format", "swapcase", "removeprefix"):
-            return getattr(owner, name)(*words)
-    if name == "decode" and len(words) == 2 and isinstance(words[0], str):
-        return codecs.getdecoder(str(words[1]))(words[0])[0]  # type: ignore[arg-type]
-    if name in ("decompress", "loads") and len(words) == 1 and isinstance(words[0], bytes):
-        return "exec"
-    raise ValueError

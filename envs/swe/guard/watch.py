@@ -1,9 +1,9 @@
 """A second source beside the log: what the test runner itself holds, told by a witness inside its process.
 
 Output is easy to forge: code under test may print a perfect log and leave with `os._exit(0)`. So a small module that
-Python loads at its start (`inside`, as sitecustomize from a folder of the driver's) tells what the runner counted, from
-which bytes each judged test ran, whether the framework's objects are still those it began with, and what code of the
-repository did that honest code hardly ever does. It tells this through the log, between marks that hold a secret:
+Python loads at its start (`witness`, as sitecustomize from a folder of the driver's) tells what the runner counted,
+from which bytes each judged test ran, whether the framework's objects are still those it began with, and what code of
+the repository did that honest code hardly ever does. It tells this through the log, between marks that hold a secret:
 what is written cannot be taken back, and a process that leaves early leaves no end behind. `Watch.split` takes it out.
 
 Commands of other people's images may keep Python from loading the module, for good reasons. There (`sure` False) only a
@@ -21,8 +21,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from envs.swe.guard.witness import program_text
 
 _WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
 # These make Python ignore the driver's folder, or set their own.
@@ -32,34 +33,12 @@ _RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:un
 # These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
 _UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
 _OUTPUT = re.compile(r"^: '>>>>> Start Test Output'\n(.*?)^: '>>>>> End Test Output'", re.MULTILINE | re.DOTALL)
-_START = """
-import os
-words = os.environ.pop("SAO_NOTE", "").split(":")
-if len(words) == 2:
-    # Processes that the tests start are not watched.
-    folder = os.path.dirname(os.path.abspath(__file__))
-    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != folder]
-    if rest:
-        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
-    else:
-        os.environ.pop("PYTHONPATH", None)
-    if folder in os.sys.path:
-        os.sys.path.remove(folder)
-    try:
-        with open(folder + "/settings", encoding="utf-8", errors="surrogateescape") as file:
-            watch(dict(eval(file.read()), secret=words[0], descriptor=int(words[1])))
-    except OSError:  # a process that was given no such descriptor
-        pass
-for name in ("watch", "words", "folder", "rest", "os", "file"):
-    globals().pop(name, None)
-del name
-"""
 
 
 @cache
 def _program() -> Mapping[str, bytes]:
     """The witness's text, and compiled for Pythons of this one's version: others compile the text (some 10 ms)."""
-    text = (Path(__file__).with_name("inside.py").read_text(encoding="utf-8") + _START).encode()
+    text = program_text().encode()
     code = marshal.dumps(compile(text, "<start>", "exec", dont_inherit=True))
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(text)
     return {"sitecustomize.py": text, f"__pycache__/sitecustomize.{sys.implementation.cache_tag}.pyc": head + code}
