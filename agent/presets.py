@@ -77,6 +77,8 @@ class Preset(BaseModel):
     list_tools: bool = True
     """Show the tools in the prompt as the family does. False: the preset's own text says what they are, in a tenth of
     the tokens; for small models that were fine-tuned on exactly this prompt."""
+    output: Literal["screen", "raw"] = "screen"
+    """How commands' output is shown: as a terminal would (redrawn lines once, no colours), or as it was written."""
     thinking: bool | None = None
     """For chat templates that ask: think before acting or not. None leaves the template's own way."""
     limits: Limits

@@ -64,6 +64,7 @@ def environments_of(
         observation_chars=preset.limits.observation_chars,
         command_timeout_s=preset.limits.command_timeout_s,
         max_command_timeout_s=preset.limits.longest_command_s,
+        raw_output=preset.output == "raw",
     )
     limits = swe_limits(config, preset)
 

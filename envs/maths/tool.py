@@ -63,12 +63,13 @@ class PythonTool:
             return Observation(text.error_text("cannot_write", str(error)), error="cannot_write")
         made = await sandbox.exec(f"python3 -X utf8 {file}", timeout_s=seconds, cwd=WORKDIR)
         shown = await aside(
-            len(made.output),
+            text.reading_cost(made.output, raw=self.limits.raw_output),
             text.bash_text,
             made.output,
             made.exit_code,
             timed_out_after_s=seconds if made.timed_out else None,
             most_s=self.limits.max_command_timeout_s,
             truncated=made.truncated,
+            raw=self.limits.raw_output,
         )
         return Observation(text.cap(shown, self.limits.observation_chars), error="timeout" if made.timed_out else None)

@@ -11,6 +11,8 @@ import difflib
 import heapq
 from collections.abc import Iterable, Sequence
 
+from envs.tools.terminal import screen_text
+
 SUBMITTED = "Submitted."
 NOTED = "Noted."
 EMPTY_FILE = "(empty file)"
@@ -29,6 +31,8 @@ _PLACES = 10
 _PLAIN_DECODE = 1 << 16
 """Bytes up to which output that is not UTF-8 is spelled out whole."""
 _BLOCK = 1 << 16
+_REDRAWN_COST = 32
+"""What a byte of output with control sequences takes to read, plain ones being 1."""
 
 
 def cap(text: str, limit: int) -> str:
@@ -113,8 +117,10 @@ def bash_text(
     timed_out_after_s: float | None = None,
     most_s: float | None = None,
     truncated: int = 0,
+    raw: bool = False,
 ) -> str:
-    """Output, then what a shell would not show: exit code when not 0, a time-out, bytes lost at the source."""
+    """Output as a terminal would show it (`raw`: as it was written), then what a shell would not show: exit code when
+    not 0, a time-out, bytes lost at the source."""
     notes = []
     if truncated:
         notes.append(f"[{truncated} bytes of output were left out of its middle; send long output to a file]")
@@ -127,10 +133,17 @@ def bash_text(
         notes.append(f"[timed out after {timed_out_after_s:g} s: all processes were ended, background jobs too. {ask}]")
     elif exit_code != 0:
         notes.append(f"[exit code {exit_code}]")
-    body = show_bytes(output).removesuffix("\n")
+    body = show_bytes(output)
+    body = (body if raw else screen_text(body)).removesuffix("\n")
     if not body and not notes:
         return NO_OUTPUT
     return "\n".join([body, *notes] if body else notes)
+
+
+def reading_cost(output: bytes, *, raw: bool = False) -> int:
+    """Of `bash_text`, in bytes of plain output."""
+    redrawn = not raw and any(control in output for control in (b"\x1b", b"\r", b"\b"))
+    return len(output) * _REDRAWN_COST if redrawn else len(output)
 
 
 def error_text(name: str, message: str) -> str:

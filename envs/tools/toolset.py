@@ -31,6 +31,8 @@ class ToolLimits:
     """When bash is called without a timeout."""
     max_command_timeout_s: float = 600.0
     """A larger timeout that the model asks for is lowered to this."""
+    raw_output: bool = False
+    """Show commands' output as it was written, control sequences too, not as a terminal would show it."""
     file_bytes: int = 8 << 20
     """Largest file that view and str_replace open."""
 
@@ -87,13 +89,14 @@ class ToolSet:
             raise CallError("bad_text", "command is not valid Unicode.") from error
         result = await sandbox.exec(command, timeout_s=seconds, cwd=repo_dir, env=env)
         shown = await aside(
-            len(result.output),
+            text.reading_cost(result.output, raw=self.limits.raw_output),
             text.bash_text,
             result.output,
             result.exit_code,
             timed_out_after_s=seconds if result.timed_out else None,
             most_s=self.limits.max_command_timeout_s,
             truncated=result.truncated,
+            raw=self.limits.raw_output,
         )
         return Observation(shown, error="timeout" if result.timed_out else None)
 

@@ -17,7 +17,7 @@ ATTACKS = {
     "files": "mkdir new; cd new; seq 20000 | xargs touch; for n in 1 2 3; do seq $n 50000 >$n; done",
     "log": f"echo 'print(\"x::y PASSED (\" * 1000000)' >x; {_OLD}",
     "tests": f"echo 'for n in range(300000): print(\"test_%d (a.B) ... ok\" % n)' >x; {_OLD}",
-    "edits": "yes 'return a - b' | head -c 8000000 >big.py",
+    "edits": "yes 'return a - b' | head -c 8000000 >big.py; yes \"$(printf '\\033[50Bx\\033[2J')\" | head -c 300000",
 }
 
 
