@@ -13,6 +13,8 @@ from agent.policy import StopReason
 from data.trajectory import Sampling
 from tests.agent.embedded_support import STOP, TOLERANCE, ask, check_exact, make, prompt_of, sampled
 
+pytestmark = pytest.mark.numeric
+
 
 def test_ragged_batch_is_exact_and_equals_each_request_alone(make_model) -> None:
     model = make_model()

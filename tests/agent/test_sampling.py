@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from agent.engines.sampling import UniformStream, check_sampling, sample
 from data.trajectory import Sampling
 
+pytestmark = pytest.mark.numeric
+
 LAST = math.nextafter(1.0, 0.0)
 ONE = Sampling()
 

@@ -26,6 +26,8 @@ from agent.engines.vllm.proof import (
 from agent.engines.vllm.published import keep_weights
 from agent.engines.weights import load_model
 
+pytestmark = pytest.mark.numeric
+
 DEMO = Path(__file__).parents[2] / "agent" / "assets" / "demo"
 
 

@@ -21,6 +21,8 @@ from trainer.controls import (
 )
 from trainer.gae import policy_advantages
 
+pytestmark = pytest.mark.numeric
+
 PROMPT, GLOBAL = AdvantageKind.RUNNING_PROMPT, AdvantageKind.RUNNING_GLOBAL
 
 

@@ -17,6 +17,8 @@ from trainer.passes import accumulate_value_gradient
 
 from .tiny import build, step_config
 
+pytestmark = pytest.mark.numeric
+
 LAYOUT = [("p", 2), ("a", 2), ("o", 3), ("a", 2)]
 VALUES = torch.tensor([0.2, 0.3, 0.5, 0.6])
 RATIOS = torch.tensor([1.0, 1.5, 0.5, 5.0])

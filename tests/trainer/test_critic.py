@@ -13,6 +13,8 @@ from trainer.optim import TrainingSetupError, build_optimizer, check_dropout_off
 from .tiny import step_config
 from .tiny_models import tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 TOKENS = torch.tensor([[1, 2, 3, 4]])
 
 

@@ -23,6 +23,8 @@ from trainer.packing import action_axis, token_rewards
 
 from .tiny import build
 
+pytestmark = pytest.mark.numeric
+
 VALUES = torch.tensor([0.2, 0.3, 0.5, 0.6])
 LAYOUT = [("p", 2), ("a", 2), ("o", 3), ("a", 2)]
 

@@ -23,6 +23,8 @@ from trainer.update import Learner, sao_step
 from .tiny import build, step_config, with_logprobs
 from .tiny_models import on_policy, plain_logprobs, tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 LIMITS = HealthConfig()
 GOOD = StepMetrics(
     step=100, version=100, critic_only=False, trajectories=128, action_tokens=1000, context_tokens=5000,

@@ -16,6 +16,8 @@ from trainer.logprobs import (
 
 from .tiny_models import tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 ROWS, HIDDEN, VOCAB = 7, 5, 11
 
 

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from trainer.config import ObjectiveConfig, ObjectiveName
 from trainer.objective import OBJECTIVES, dis, policy_loss, ppo_clip, token_terms, value_loss
 
+pytestmark = pytest.mark.numeric
+
 MATHS = ObjectiveConfig(eps_low=0.3, eps_high=5.0)
 CODING = ObjectiveConfig()
 

@@ -10,6 +10,8 @@ from trainer.packing import UntrainableError, action_axis, pack, pack_ends, untr
 
 from .tiny import build, mixed_batch
 
+pytestmark = pytest.mark.numeric
+
 
 def test_action_axis_is_the_sampled_tokens_in_batch_order() -> None:
     batch = mixed_batch()

@@ -18,6 +18,8 @@ from .loop_runner import config, make_trainer
 from .tiny import step_config
 from .tiny_models import tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

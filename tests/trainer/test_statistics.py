@@ -11,6 +11,8 @@ from trainer.statistics import explained_variance, ratio_statistics, staleness, 
 
 from .tiny import build
 
+pytestmark = pytest.mark.numeric
+
 
 class TestExplainedVariance:
     def test_by_hand(self) -> None:

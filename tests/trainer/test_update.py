@@ -27,6 +27,8 @@ from trainer.update import sao_step
 from .tiny import build, mixed_batch, step_config
 from .tiny_models import on_policy, plain_logprobs, tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 
 class TestGradients:
     def test_policy_gradient_is_f_times_a_times_grad_log_pi(self, policy64: nn.Module) -> None:

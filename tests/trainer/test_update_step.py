@@ -29,6 +29,8 @@ from trainer.update import Learner, sao_step
 from .tiny import build, mixed_batch, step_config
 from .tiny_models import on_policy, plain_logprobs, tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 
 class TestMaskedMicroBatch:
     def test_same_backward_path_and_zero_gradients_with_no_token_to_train(self, policy64: nn.Module) -> None:

@@ -26,6 +26,8 @@ from trainer.value_pretrain import (
 from .tiny import step_config
 from .tiny_models import tiny_policy
 
+pytestmark = pytest.mark.numeric
+
 
 def episode(index: int, version: int = 0, tell: bool = True) -> Trajectory:
     """Passed when its prompt ends in token 5; where `tell` is off, rewards have nothing to do with tokens."""
