@@ -12,7 +12,7 @@ from envs.maths import tool
 from envs.maths.environment import MathsEnvironment, MathsLimits
 from envs.sandbox import SandboxBackend, SandboxLimits
 from envs.swe import SWEEnvironment, SweLimits, Verifier
-from envs.swe.parsers import find_parser
+from envs.swe.package_parsers import check_parser
 from envs.swe.row import read_row
 from envs.tools.schema import SCHEMAS
 from envs.tools.toolset import ToolLimits, ToolSet
@@ -41,7 +41,7 @@ def check_tasks(tasks: Iterable[Task]) -> None:
         if task.kind == "swe":
             row = read_row(task)
             try:
-                find_parser(row.log_parser)
+                check_parser(row.log_parser)
             except TaskError as error:
                 raise TaskError(f"task {task.task_id} of {task.source or 'its set'}: {error}") from error
 

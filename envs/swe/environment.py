@@ -30,7 +30,8 @@ from envs.sandbox.contract import (
 from envs.swe.diff import Bench, Diff, PatchTooLarge, make_diff
 from envs.swe.git import AGENT_ENV
 from envs.swe.grading import TestRun, diff_and_test, judge, judge_aside, run_tests
-from envs.swe.parsers import ParsedLog, find_parser
+from envs.swe.package_parsers import check_parser
+from envs.swe.parsers import ParsedLog
 from envs.swe.provided import Provided, start_provided
 from envs.swe.repository import record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
@@ -72,7 +73,7 @@ class SWEEnvironment(Environment):
     ) -> None:
         self.row = read_row(task)
         if verifier is None:
-            find_parser(self.row.log_parser)
+            check_parser(self.row.log_parser)
         self._verifier = verifier
         check_backend(self.row, backend)
         self.backend = backend

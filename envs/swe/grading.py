@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data.task import TaskError
-from envs.aside import TooHard, aside
+from envs.aside import INLINE, TooHard, aside
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import BY_COMMANDS, ExecResult, Sandbox
 from envs.swe.diff import Bench, Diff, make_diff, pack_files
@@ -30,6 +30,7 @@ from envs.swe.guard import (
     Hole,
     Judged,
     Noted,
+    Told,
     Watch,
     can_watch,
     changed_files,
@@ -40,7 +41,9 @@ from envs.swe.guard import (
 )
 from envs.swe.guard.patch import patch_findings
 from envs.swe.guard.run import Names
-from envs.swe.parsers import Outcome, ParsedLog, find_parser, parse_log, r2e_names
+from envs.swe.package_parsers import NAMES as PACKAGES
+from envs.swe.package_parsers import Asked, check_parser, judged_of, read_log
+from envs.swe.parsers import Outcome, ParsedLog, parse_log, r2e_names
 from envs.swe.row import SweRow
 from envs.swe.settle import put_hidden_back
 from envs.swe.stage import plain_new_files
@@ -140,7 +143,7 @@ class Evaluation:
     @classmethod
     def of(cls, row: SweRow, base: Collection[bytes] = (), tests: Mapping[bytes, Content] | None = None) -> Evaluation:
         """`base`: paths of base_commit; `tests`: the hidden tests, where their bytes are known."""
-        find_parser(row.log_parser)
+        check_parser(row.log_parser)
         folder = f"/tmp/.driver-{secrets.token_hex(8)}"
         files = {"eval.sh": row.eval_script.encode()}
         judged = Judged(row, frozenset(path.decode("utf-8", "surrogateescape") for path in base))
@@ -163,7 +166,9 @@ class Evaluation:
         try:
             result = await sandbox.exec(command, timeout_s=timeout_s, cwd=row.repo_dir, last=True)
             seconds = time.monotonic() - started
-            run = await aside(len(result.output), _read_run, row, result, self.watch, seconds, timeout_s)
+            # The package's patterns are not linear, and its modules are not for this process.
+            size = len(result.output) + (INLINE if row.log_parser in PACKAGES else 0)
+            run = await aside(size + 1, _read_run, row, result, self.watch, seconds, timeout_s)
         except TooHard as error:
             return TestRun(ParsedLog(), "", result.exit_code, seconds, f"the test log cannot be read: {error}")
         except BY_COMMANDS as error:
@@ -256,7 +261,10 @@ def _read_run(row: SweRow, result: ExecResult, watch: Watch | None, seconds: flo
         body = log.split(_START, 1)[-1].split("\n", 1)[-1].rsplit("\n+ : '" + _END, 1)[0]
         exit_code = None
     known = {*row.fail_to_pass, *row.pass_to_pass}
-    parsed = parse_log(row.log_parser, body, exit_code, known, watched=noted.whole)
+    if row.log_parser in PACKAGES:
+        parsed = read_log(Asked(row.log_parser, row.task_id, row.version, row.eval_type, tuple(known)), log)
+    else:
+        parsed = parse_log(row.log_parser, body, exit_code, known, watched=noted.whole)
     if result.truncated:
         parsed.distrust(f"the log is too long: {result.truncated} bytes are missing from its middle")
     for why in suspicious:
@@ -315,11 +323,16 @@ def judge(row: SweRow, run: TestRun, patch: bytes, *, log_chars: int = 4000) -> 
         raise TaskError(f"task {row.task_id}: FAIL_TO_PASS is empty, nothing can be graded")
     judged = Judged(row, run.base)
     names = (*row.fail_to_pass, *row.pass_to_pass, *(row.expected or ()))
-    outcomes = _by_id(names, run.parsed.outcomes)
+    told = None
+    if row.log_parser in PACKAGES:
+        outcomes = judged_of(names, run.parsed)
+        told = Told(run.log, row.eval_script, run.exit_code)  # its parsers hold no line against another
+    else:
+        outcomes = _by_id(names, run.parsed.outcomes)
     found = [Finding(Hole.LOG, why, decisive=False) for why in run.parsed.suspicious]
     found += in_the_run(patch_findings(judged, patch), judged, run.noted)
     if not run.reason:
-        found += examine(judged, patch, outcomes, told=None, noted=run.noted, sure=run.sure)
+        found += examine(judged, patch, outcomes, told=told, noted=run.noted, sure=run.sure)
     refused = decisive(found)
     fixed = _split(row.fail_to_pass, outcomes, _PASS)
     kept = _split(row.pass_to_pass, outcomes, _STAY)

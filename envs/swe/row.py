@@ -59,6 +59,10 @@ class SweRow:
     """Test id -> PASSED, FAILED or ERROR: resolved means these outcomes exactly."""
     stash: str = ""
     """Where the hidden tests wait in a grader's sandbox; set by envs.swe.settle."""
+    version: str = ""
+    """Of the project: some of SWE-bench's parsers read logs of versions differently."""
+    eval_type: str = ""
+    """SWE-bench's rule for tests that a log does not name: pass_and_fail (failed) or fail_only (passed, if any ran)."""
     installed: tuple[str, ...] = ()
     """Virtual environments that stand inside the repository: no change there is the agent's; set by envs.swe.settle."""
 
@@ -144,6 +148,8 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
         removed=removed,
         allowed=allowed,
         expected=_expected(row.get("expected"), fail),
+        version=str(row.get("version") or ""),
+        eval_type=text("eval_type", "pass_and_fail"),
     )
 
 

@@ -1,49 +1,31 @@
 """The child process in which the official package runs: JSON lines in, JSON lines out. Started by `official.Harness`.
 
-Run as a plain file, so that nothing of ours is imported. Requests: {"op": "script", "row"} gives the eval script that
-the package would run; {"op": "report", "row", "prediction", "log"} gives its report and the outcome of every test in
-the log; {"op": "classify", "log"} what the package makes of a log without success. What the package prints goes to
-standard error.
+Run as a plain file; of ours one file without imports is loaded. Requests: {"op": "script", "row"} gives the eval
+script that the package would run; {"op": "report", "row", "prediction", "log"} gives its report and the outcome of
+every test in the log; {"op": "classify", "log"} what the package makes of a log without success. What the package
+prints goes to standard error.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import sys
-import types
+from pathlib import Path
 from typing import Any
+
+_MODULES = Path(__file__).resolve().parents[2] / "envs" / "swe" / "swebench_modules.py"
 
 
 def load() -> tuple[Any, Any]:
-    """The package's grading and utils modules. Its `harness/__init__` and `utils` pull in cloud clients and data set
-    loaders (4 to 7 s) that grading never calls: they are stepped around; should that fail, everything is imported."""
-    try:
-        return _load_little()
-    except Exception as error:
-        print(f"importing the whole package, since the short way failed: {error!r}", file=sys.stderr)
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("swebench", "datasets")]:
-            del sys.modules[name]
-        return importlib.import_module("swebench.harness.grading"), importlib.import_module("swebench.harness.utils")
-
-
-def _load_little() -> tuple[Any, Any]:
-    spec = importlib.util.find_spec("swebench")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("no package swebench")
-    harness = types.ModuleType("swebench.harness")
-    harness.__path__ = [f"{spec.submodule_search_locations[0]}/harness"]
-    sys.modules["swebench.harness"] = harness
-    if "datasets" not in sys.modules:
-
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise RuntimeError("grading loads no data sets")
-
-        stand_in = types.ModuleType("datasets")
-        stand_in.__getattr__ = lambda name: refuse  # type: ignore[method-assign]
-        sys.modules["datasets"] = stand_in
-    return importlib.import_module("swebench.harness.grading"), importlib.import_module("swebench.harness.utils")
+    """The package's grading and utils modules, the short way."""
+    spec = importlib.util.spec_from_file_location("swebench_modules", _MODULES)
+    assert spec is not None
+    assert spec.loader is not None
+    modules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(modules)
+    grading, utils = modules.load("grading", "utils")
+    return grading, utils
 
 
 def answer(grading: Any, utils: Any, request: dict[str, Any]) -> dict[str, Any]:

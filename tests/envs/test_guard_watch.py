@@ -33,7 +33,7 @@ def test_only_plain_commands_are_watched(parser: str, script: str, watched: bool
 
 def watch(folder: Path, source: str, *command: str, **more: str) -> tuple[str, int, Noted]:
     """Runs `command` with Python on test_m.py (`source`) and other modules (`more`); all under watch."""
-    (folder / "work").mkdir()
+    (folder / "work").mkdir(exist_ok=True)
     for name, text in {"test_m": source, **more}.items():
         (folder / "work" / f"{name}.py").write_text(text)
     seen = Watch(str(folder / "driver"), str(folder / "work"), True, {"test_m.py": ""})
@@ -203,6 +203,14 @@ def test_a_runner_that_greens_everything_gives_itself_away(tmp_path: Path) -> No
     assert noted.outcomes == {"test_m.py::test_b": "passed"}, log
     assert noted.ends[0]["probe"] is False
     assert noted.ends[0]["plugins"] == ["green.py"]
+
+
+def test_a_script_that_python_is_started_with_runs_as_ever(tmp_path: Path) -> None:
+    """No code stands above it that could be asked who runs it."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "runner").write_text("import test_m\nprint('two', test_m.two)\n")
+    log, code, _ = watch(tmp_path, "two = 2\n", "runner")
+    assert (log, code) == ("two 2\n", 0)
 
 
 def test_leaving_early_leaves_no_end(tmp_path: Path) -> None:

@@ -223,6 +223,32 @@ def test_rows_that_cannot_run_are_refused_before_any_sandbox(row: dict[str, Any]
         SWEEnvironment(tiny_task(**row), embedded())
 
 
+REPORTS = """\
+from shop.cart import total
+good = total(1, 2) == 3
+print("=== short test summary info ===")
+print("PASSED tests/test_x.py::test_names[a b]")
+print("PASSED" if good else "FAILED", "tests/test_x.py::test_total[log(photon / s)]")
+print("=== 2 passed in 0.01s ===" if good else "=== 1 failed, 1 passed in 0.01s ===")
+raise SystemExit(not good)
+"""
+
+
+@pytest.mark.parametrize("parser", ["parse_log_pytest", "parse_log_pytest_options", "parse_log_astropy"])
+def test_ids_that_are_cut_at_a_space_are_paid(parser: str) -> None:
+    """As the official parsers cut them, and as SWE-bench's rows therefore name them: gold earns 1, nothing 0."""
+    task = tiny_task(
+        {"report.py": REPORTS},
+        FAIL_TO_PASS=["tests/test_x.py::test_total[log(photon"],
+        PASS_TO_PASS=["tests/test_x.py::test_names[a"],
+        log_parser=parser,
+        eval_script="cd /testbed && python3 report.py 2>&1\n",
+    )
+    checked = run(lambda backend: validate(task, backend))
+    assert checked.problems == ()
+    assert [grade.reward for grade in (*checked.gold, *checked.empty)] == [1.0, 0.0]
+
+
 def test_an_image_row_is_refused_by_the_embedded_sandbox() -> None:
     with pytest.raises(TaskError, match=r"needs its image python:3\.12.*--sandbox docker"):
         SWEEnvironment(tiny_task(image="python:3.12"), embedded())

@@ -77,8 +77,12 @@ def make_acts(root, judged, say, hear, quiet):
             if me in quiet:
                 return
             quiet.add(me)
-            by = getframe(1).f_code.co_filename
-            quiet.discard(me)
+            try:
+                by = getframe(1).f_code.co_filename
+            except ValueError:  # the script that Python was started with: the interpreter runs it
+                return
+            finally:
+                quiet.discard(me)
             if name.startswith("<") and by.rpartition("/")[2] in runners:
                 event = "run text by " + by.rpartition("/")[2]
             elif name.startswith(root) and (not name.endswith((".py", ".pyw")) or not os.path.isfile(name)):
@@ -119,7 +123,11 @@ def make_acts(root, judged, say, hear, quiet):
         quiet.add(me)
         try:
             near = event == "sys._getframe" or event.rpartition(" ")[2] in frames
-            found = place(getframe(1), not near)
+            try:
+                frame = getframe(1)
+            except ValueError:  # no code asked for it
+                return
+            found = place(frame, not near)
             if found is not None and len(told) < 200 and (event, found) not in told:
                 told.add((event, found))
                 say("act", [event, found[0], found[1]])
