@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from envs.swe.guard import Noted, Watch, can_watch
+from envs.swe.grading import _settle
+from envs.swe.guard import Noted, Watch, can_watch, may_watch
 from envs.swe.guard.watch import Word
+from envs.swe.parsers import Outcome, parse_log
+from envs.swe.row import read_row
+from tests.envs.swe_support import tiny_task
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,35 @@ def test_quiet_runners_are_told_all_the_same(tmp_path: Path) -> None:
     log, _, noted = watch(tmp_path, "def test_a(): pass\n", *PYTEST, "-qq", "test_m.py")
     assert "passed" not in log
     assert noted.outcomes == {"test_m.py::test_a": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("parser", "command"),
+    [
+        ("pytest", [*PYTEST, "-q", "test_m.py"]),
+        ("pytest", [*PYTEST, "-qq", "--no-summary", "test_m.py"]),
+        ("parse_log_pytest", ["-c", "import pytest; pytest.main(['-qq', '-c', '/dev/null', '--rootdir', '.'])"]),
+        ("unittest", ["-m", "unittest", "-q", "test_m"]),
+        ("unittest", ["-c", "import unittest; unittest.main('test_m')"]),
+        ("unittest", ["run.py"]),
+        ("parse_log_django", ["run.py"]),
+    ],
+)
+def test_a_runner_that_names_no_test_has_a_verdict(tmp_path: Path, parser: str, command: list[str]) -> None:
+    source = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+    run = "import os, unittest\nunittest.TextTestRunner(open(os.devnull, 'w'), verbosity=0).run("
+    run += "unittest.defaultTestLoader.loadTestsFromName('test_m'))\n"
+    log, code, noted = watch(tmp_path, source, *command, run=run)
+    name = "test_m.py::T::test_a" if "pytest" in parser else "test_m.T.test_a"
+    row = dataclasses.replace(read_row(tiny_task()), log_parser=parser, fail_to_pass=(name,), pass_to_pass=())
+    assert can_watch(parser, "python3 " + " ".join(command)) or may_watch(parser, "python3 " + " ".join(command))
+    parsed = parse_log(parser, log, code, {name}, watched=noted.whole)
+    assert parsed.unsure, log
+    _settle(row, parsed, noted)
+    assert (parsed.outcomes, parsed.suspicious) == ({name: Outcome.PASSED}, []), log
+    unwatched = parse_log(parser, log, code, {name})
+    assert not unwatched.outcomes
+    assert unwatched.suspicious
 
 
 def test_a_pytest_inside_pytest_is_not_the_runner(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from envs.swe.guard.witness import program_text
 _WATCHABLE = re.compile(r"(?:^|&&|;|\n)\s*(?:exec )?python3? (?:-[Bu] )*-m (?:unittest|pytest)\b")
 # These make Python ignore the driver's folder, or set their own.
 _PREVENTS = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|-p no:terminal|-n ?(?:auto|\d)")
-_PYTEST = ("pytest", "r2e_gym")
+_KNOWN = ("pytest", "r2e_gym", "unittest", "unittest_shown")
 _RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:unittest|pytest)\b")
 # These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
 _UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
@@ -52,7 +52,7 @@ def can_watch(log_parser: str, eval_script: str) -> bool:
 
 def may_watch(log_parser: str, eval_script: str) -> bool:
     """Where a missing word proves nothing, but one that began and has no end does."""
-    return (log_parser in _PYTEST or log_parser.startswith("parse_log_")) and _PREVENTS.search(eval_script) is None
+    return (log_parser in _KNOWN or log_parser.startswith("parse_log_")) and _PREVENTS.search(eval_script) is None
 
 
 def can_watch_script(script: str) -> bool:
