@@ -36,7 +36,7 @@ def train(
     resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, **named))
     if dry_run:  # what would refuse the run refuses its plan
         refuse_evaluation_tasks(tasks_of(resolved))
-        describe_training(resolved, console(plain))
+        describe_training(resolved, console(plain), run=run, fresh=fresh)
         return
     raise typer.Exit(run_training(resolved, console(plain), run=run, fresh=fresh, score=score))
 

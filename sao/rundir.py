@@ -88,6 +88,17 @@ def open_run(
         number += 1
 
 
+def unfinished(stem: str, run: str | None, *, fresh: bool) -> Path | None:
+    """The folder that `open_run` would go on with, if its plan is the same; None where it would make a new one."""
+    numbered = [] if fresh or run is not None else _numbered(stem)
+    path = numbered[-1] if numbered else None
+    if run is not None:
+        path = Path(run) if "/" in run else runs_folder() / run
+    if path is None or not is_file(path / "config.toml") or (path / "summary.json").exists():
+        return None
+    return path
+
+
 def find_run(name: str) -> Path:
     """A run folder by path, by name under runs/, or `latest`. Raises UserError."""
     if name == "latest":

@@ -30,7 +30,7 @@ from sao.config import Config
 from sao.endpoint import refuse_endpoint
 from sao.inherited import inherited, warn
 from sao.paths import UserError, model_folder
-from sao.rundir import RunDir, open_run, write_atomically
+from sao.rundir import RunDir, open_run, read_config, unfinished, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
 from sao.train_view import TrainView
@@ -117,6 +117,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     config = for_training(config)
     config.train.resolved_step()  # an unknown control is refused before there is a folder
     check_trackers(config.train.trackers)
+    config = with_arithmetic(config, begun(config, run, fresh=fresh))
     parts = parts_of(config, judged_elsewhere=True)
     refuse_evaluation_tasks(parts.tasks)  # before anything else is said of the rows
     check_tasks(parts.tasks)
@@ -197,7 +198,37 @@ def for_training(config: Config) -> Config:
     return config.model_copy(update={"rollout": rollout, "name": name})
 
 
-def describe_training(config: Config, console: Console) -> None:
+def begun(config: Config, run: str | None, *, fresh: bool) -> Config | None:
+    """The resolved configuration of the unfinished run that the command would go on with."""
+    folder = unfinished(config.name, run, fresh=fresh)
+    if folder is None:
+        return None
+    try:
+        before = read_config(folder)
+    except UserError:  # opening it says so, where it is the one that was named
+        return None
+    return before if before.plan_hash() == config.plan_hash() else None
+
+
+def with_arithmetic(config: Config, before: Config | None) -> Config:
+    """The same with `auto` resolved for the device; a run that goes on keeps what it began with."""
+    from trainer.precision import resolve, resolve_step
+    from trainer.setup import choose_device
+
+    device, step, value = choose_device(config.train.device), config.train.step, config.value
+    if before is not None and step.precision == "auto":
+        step = step.model_copy(update={"precision": before.train.step.precision})
+    if before is not None and step.packing.logit_budget == 0:
+        budget = {"logit_budget": before.train.step.packing.logit_budget}
+        step = step.model_copy(update={"packing": step.packing.model_copy(update=budget)})
+    if before is not None and value.precision == "auto":
+        value = value.model_copy(update={"precision": before.value.precision})
+    value = value.model_copy(update={"precision": resolve(value.precision, device)})
+    train = config.train.model_copy(update={"step": resolve_step(step, device)})
+    return config.model_copy(update={"train": train, "value": value})
+
+
+def describe_training(config: Config, console: Console, *, run: str | None = None, fresh: bool = False) -> None:
     """The resolved configuration and the plan's arithmetic; starts nothing, makes no folder."""
     from rich.table import Table
 
@@ -206,6 +237,7 @@ def describe_training(config: Config, console: Console) -> None:
     from trainer.setup import choose_device
 
     config = for_training(config)
+    config = with_arithmetic(config, begun(config, run, fresh=fresh))
     train, step = config.train, config.train.resolved_step()
     check_trackers(train.trackers)
     model = model_folder(config.model.path, download=False)
@@ -231,7 +263,12 @@ def describe_training(config: Config, console: Console) -> None:
     )
     device = choose_device(train.device)
     table.add_row("device", f"{device}, one: policy, critic and their optimizers have to fit into it")
-    memory = step_memory(model, step)
+    table.add_row(
+        "arithmetic",
+        f"{step.precision}, value pretraining {config.value.precision}; weights fp32; the head takes "
+        f"{step.packing.logit_budget:,} logits at once",
+    )
+    memory = step_memory(model, step, device)
     table.add_row("memory", memory.text())
     table.add_row("", refuse_what_cannot_fit(memory, device))
     console.print(table)

@@ -23,6 +23,7 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
 
     from agent.tokenizer import load_tokenizer
     from trainer.critic import Critic
+    from trainer.precision import resolve
     from trainer.setup import choose_device, load_policy, model_hash
     from trainer.unfit import Limits
     from trainer.value_pretrain import ValueDataError, hand_over
@@ -36,7 +37,9 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
     model = model_folder(config.model.path)
     tokenizer = load_tokenizer(model).fingerprint
     torch.set_num_threads(config.train.threads)
-    policy = load_policy(model, choose_device(config.train.device))
+    device = choose_device(config.train.device)
+    policy = load_policy(model, device)
+    value = config.value.model_copy(update={"precision": resolve(config.value.precision, device)})
     admitted = Limits.of(config.train.limits, policy)
     trajectories, refused = [], Counter[str]()
     for trajectory in read_logs(logs):
@@ -54,9 +57,12 @@ def pretrain_value(config: Config, console: Console, logs: Sequence[Path], out: 
         )
     critic = Critic.from_policy(policy)
     passed = sum((t.outcome.reward or 0.0) >= 1.0 for t in trajectories)
-    console.print(f"{len(trajectories)} trajectories, {passed} passed; {config.value.steps} steps", highlight=False)
-    result = fit(critic, trajectories, config.value, say=lambda text: console.print(text, highlight=False))
-    folder = hand_over(critic, result, out, tokenizer=tokenizer, base_model=model_hash(model), config=config.value)
+    console.print(
+        f"{len(trajectories)} trajectories, {passed} passed; {value.steps} steps on {device} in {value.precision}",
+        highlight=False,
+    )
+    result = fit(critic, trajectories, value, say=lambda text: console.print(text, highlight=False))
+    folder = hand_over(critic, result, out, tokenizer=tokenizer, base_model=model_hash(model), config=value)
     best = result.best
     console.print(
         f"held-out explained variance {best.explained_variance:.3f} (step {best.step}) on {result.held_out} "

@@ -45,7 +45,7 @@ def make_trainer(config: Config, run: Path, model: Path, say: Callable[[str], No
     paths = TrainerPaths(run)
     tokenizer = load_tokenizer(model).fingerprint
     device = choose_device(train.device)
-    say(f"memory: {refuse_what_cannot_fit(step_memory(model, train.resolved_step()), device)}")
+    say(f"memory: {refuse_what_cannot_fit(step_memory(model, train.resolved_step(), device), device)}")
     base = model_hash(model)
     policy = load_policy(model, device)
     learner = build_learner(

@@ -134,8 +134,9 @@ class OptimizerConfig(Settings):
 class PackingConfig(Settings):
     token_budget: int = Field(default=8192, ge=1)
     """Tokens of one micro-batch, padding included. A trajectory longer than this gets a micro-batch of its own."""
-    logit_budget: int = Field(default=1 << 24, ge=1)
-    """Logits (fp32 numbers) held at once when log-probabilities are computed: chunk = logit_budget / vocabulary."""
+    logit_budget: int = Field(default=0, ge=0)
+    """Logits (fp32 numbers) held at once when log-probabilities are computed: chunk = logit_budget / vocabulary. 0: on
+    a GPU what takes about 1/32 of its memory, 2^24 on a CPU."""
 
 
 class HealthConfig(Settings):
@@ -189,8 +190,9 @@ class StepConfig(Settings):
     critic_only_steps: int = Field(default=10, ge=0)
     """First steps that train the critic alone (P, ambiguous: the paper's "10-step warmup" may mean this or the
     learning rate; we do both). 0 without a critic."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16`: autocast of the model bodies; weights, log-probabilities, values and losses stay fp32."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`bf16`: autocast of the model bodies, TF32 products in the head; weights, log-probabilities, values and losses
+    stay fp32. `auto`: bf16 on a GPU that has it, fp32 on a CPU; a run keeps what it began with."""
     temperature: float = 1.0
     """Sampling temperature of the rollouts. Only 1: the trainer's log-probabilities are untransformed."""
     top_p: float = 1.0

@@ -1,17 +1,21 @@
 """Log-probabilities of action tokens from hidden states and the LM head, without a [tokens, vocabulary] tensor.
 
-Promises: equal to `log_softmax(hidden @ W.T)[target]` forward and backward; computed in at least fp32 whatever the
-autocast; only `chunk` rows of logits exist at any time. Zero rows are fine: the graph and the (zero) gradients stay, so
-ranks with a fully masked micro-batch do the same backward as the others.
+Promises: equal to `log_softmax(hidden @ W.T)[target]` forward and backward; numbers and sums are at least fp32 whatever
+the autocast, products too but for TF32 with bf16 on a GPU (trainer/precision.py); only `chunk` rows of logits exist at
+any time. Zero rows are fine: the graph and the (zero) gradients stay, so ranks with a fully masked micro-batch do the
+same backward as the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from trainer.precision import head_products, logits_at_once
 
 WeightFn = Callable[[Tensor, slice], Tensor]
 """(log pi of a chunk, its place among the rows) -> weight per row. It sees log pi because DIS's f(r) needs it."""
@@ -61,17 +65,19 @@ def check_head(model: nn.Module) -> None:
         raise HeadError(f"{type(model).__name__} transforms its logits after the linear head: SAO needs hidden @ W.T")
 
 
-def chunk_rows(weight: Tensor, logit_budget: int) -> int:
-    """Rows per chunk so that about `logit_budget` logits exist at once."""
-    return max(1, logit_budget // weight.shape[0])
+def chunk_rows(weight: Tensor, logit_budget: int = 0) -> int:
+    """Rows per chunk so that about `logit_budget` logits exist at once; 0: as many as suit the device."""
+    return max(1, logits_at_once(logit_budget, weight.device) // weight.shape[0])
 
 
 class _Logprobs(torch.autograd.Function):
     """Saves hidden states and one number per row; the backward recomputes each chunk's logits."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int) -> Tensor:
-        with torch.autocast(hidden.device.type, enabled=False):
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int, precision: str
+    ) -> Tensor:
+        with _plainly(hidden, precision):
             compute = _compute_dtype(hidden)
             w, b = weight.to(compute), None if bias is None else bias.to(compute)
             logp, norm = hidden.new_empty(len(hidden), dtype=compute), hidden.new_empty(len(hidden), dtype=compute)
@@ -80,14 +86,14 @@ class _Logprobs(torch.autograd.Function):
                 norm[part] = logits.logsumexp(-1)
                 logp[part] = _pick(logits, targets[part]) - norm[part]
         ctx.save_for_backward(hidden, weight, bias, targets, norm)
-        ctx.chunk = chunk
+        ctx.chunk, ctx.precision = chunk, precision
         return logp
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         hidden, weight, bias, targets, norm = ctx.saved_tensors
         need_hidden, need_weight, need_bias, *_ = ctx.needs_input_grad
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _plainly(hidden, ctx.precision):
             compute = norm.dtype
             w, b = weight.to(compute), None if bias is None else bias.to(compute)
             out = _HeadGradients(hidden, w, need_hidden, need_weight, need_bias)
@@ -95,7 +101,7 @@ class _Logprobs(torch.autograd.Function):
                 rows = hidden[part].to(compute)
                 logits = _logits(rows, w, b)
                 out.add(part, rows, logits, norm[part], targets[part], -grads[0][part].to(compute))
-        return (*out.cast(hidden, weight, bias), None, None)
+        return (*out.cast(hidden, weight, bias), None, None, None)
 
 
 class _WeightedLogprobs(torch.autograd.Function):
@@ -111,9 +117,10 @@ class _WeightedLogprobs(torch.autograd.Function):
         targets: Tensor,
         weight_fn: WeightFn,
         chunk: int,
+        precision: str,
     ) -> tuple[Tensor, Tensor]:
         need_hidden, need_weight, need_bias, *_ = ctx.needs_input_grad
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _plainly(hidden, precision):
             compute = _compute_dtype(hidden)
             w, b = weight.to(compute), None if bias is None else bias.to(compute)
             out = _HeadGradients(hidden, w, need_hidden, need_weight, need_bias)
@@ -137,7 +144,7 @@ class _WeightedLogprobs(torch.autograd.Function):
         scale = grads[0]
         scaled = tuple(None if g is None else g * scale.to(g.dtype) for g in ctx.gradients)
         ctx.gradients = None  # one backward: free the [V, H] gradient at once
-        return (*scaled, None, None, None)
+        return (*scaled, None, None, None, None)
 
 
 class _HeadGradients:
@@ -167,6 +174,12 @@ class _HeadGradients:
         return tuple(None if g is None or like is None else g.to(like.dtype) for g, like in pairs)
 
 
+@contextlib.contextmanager
+def _plainly(hidden: Tensor, precision: str) -> Iterator[None]:
+    with torch.autocast(hidden.device.type, enabled=False), head_products(hidden.device, precision):
+        yield
+
+
 def _compute_dtype(hidden: Tensor) -> torch.dtype:
     return torch.promote_types(hidden.dtype, torch.float32)
 
@@ -184,10 +197,16 @@ def _pick(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def action_logprobs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None, *, logit_budget: int = 1 << 24
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None = None,
+    *,
+    logit_budget: int = 0,
+    precision: str = "auto",
 ) -> Tensor:
     """log pi(target) per row. hidden [K, H] at the positions that *predict* the targets [K]; result [K], fp32."""
-    return _Logprobs.apply(hidden, weight, bias, targets, chunk_rows(weight, logit_budget))
+    return _Logprobs.apply(hidden, weight, bias, targets, chunk_rows(weight, logit_budget), precision)
 
 
 def weighted_logprobs(
@@ -197,8 +216,11 @@ def weighted_logprobs(
     weight_fn: WeightFn,
     bias: Tensor | None = None,
     *,
-    logit_budget: int = 1 << 24,
+    logit_budget: int = 0,
+    precision: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """(loss, log pi [K]): loss = -sum_k sg(weight_fn(log pi)_k) log pi_k, differentiable in hidden and head; one
     backward only. log pi carries no gradient."""
-    return _WeightedLogprobs.apply(hidden, weight, bias, targets, weight_fn, chunk_rows(weight, logit_budget))
+    return _WeightedLogprobs.apply(
+        hidden, weight, bias, targets, weight_fn, chunk_rows(weight, logit_budget), precision
+    )

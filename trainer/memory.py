@@ -20,12 +20,13 @@ from trainer.critic import Critic
 from trainer.freeze import freeze_for_rl
 from trainer.logprobs import body_of, head_of
 from trainer.optim import TrainingSetupError
-from trainer.passes import autocast
+from trainer.precision import autocast, resolve_step
 
 _MASTER, _GRADIENT, _MOMENTS = 4, 4, 8
 """Bytes of a trained parameter: fp32 weight, fp32 gradient, AdamW's two fp32 moments."""
 _COPY = 2
 """Bytes of autocast's 16-bit copy of a weight, which lives as long as a pass."""
+_CPU = torch.device("cpu")
 _SHORT, _LONG = 128, 256
 """Tokens of the trial passes."""
 
@@ -65,8 +66,9 @@ class StepMemory:
         )
 
 
-def step_memory(folder: Path, config: StepConfig) -> StepMemory:
+def step_memory(folder: Path, config: StepConfig, device: torch.device = _CPU) -> StepMemory:
     """`folder`: config.json is read, weights are not. Raises CriticError where the freezing does not fit the model."""
+    config = resolve_step(config, device)
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

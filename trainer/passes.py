@@ -7,7 +7,6 @@ takes the same forward and backward path, also with no token to train; results l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from trainer.logprobs import action_logprobs, body_of, head_of, hidden_states, w
 from trainer.objective import TokenTerms, token_terms, value_loss
 from trainer.optim import clipped_step, set_rate
 from trainer.packing import ActionAxis, MicroBatch
+from trainer.precision import autocast
 from trainer.unfit import blamed_on
 
 
@@ -39,12 +39,8 @@ class ActorUpdate:
     terms: TokenTerms
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-
-
 @torch.no_grad()
-def read_values(critic: Critic, micro: Sequence[MicroBatch], size: int, precision: str = "fp32") -> Tensor:
+def read_values(critic: Critic, micro: Sequence[MicroBatch], size: int, precision: str = "auto") -> Tensor:
     """[size] values at the micro-batches' slots; 0 where none reads."""
     head = critic.head.weight
     values = torch.zeros(size, dtype=head.dtype, device=head.device)
@@ -60,11 +56,17 @@ def read_logprobs(policy: nn.Module, axis: ActionAxis, micro: Sequence[MicroBatc
     weight, bias = head_of(policy)
     logprobs = torch.zeros(len(axis), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
     for part in micro:
-        budget = config.packing.logit_budget
         with blamed_on(part):
             with autocast(weight.device, config.precision):
                 hidden = part.rows(hidden_states(body_of(policy), part.tokens))
-            logprobs[part.slots] = action_logprobs(hidden, weight, axis.tokens[part.slots], bias, logit_budget=budget)
+            logprobs[part.slots] = action_logprobs(
+                hidden,
+                weight,
+                axis.tokens[part.slots],
+                bias,
+                logit_budget=config.packing.logit_budget,
+                precision=config.precision,
+            )
     return logprobs
 
 
@@ -73,7 +75,7 @@ def accumulate_value_gradient(
     micro: Sequence[MicroBatch],
     targets: Tensor,
     denominator: int,
-    precision: str = "fp32",
+    precision: str = "auto",
     counted: Tensor | None = None,
 ) -> tuple[float, Tensor]:
     """Add the gradient of 0.5 sum (V - target)^2 / denominator; returns that loss and the values [N]. `counted` [N]
@@ -118,7 +120,13 @@ def accumulate_policy_gradient(
             with autocast(weight.device, config.precision):
                 hidden = part.rows(hidden_states(body, part.tokens))
             loss, part_logprobs = weighted_logprobs(
-                hidden, weight, axis.tokens[part.slots], weigh, bias, logit_budget=config.packing.logit_budget
+                hidden,
+                weight,
+                axis.tokens[part.slots],
+                weigh,
+                bias,
+                logit_budget=config.packing.logit_budget,
+                precision=config.precision,
             )
             loss.backward()
         logprobs[part.slots] = part_logprobs
@@ -135,7 +143,7 @@ def critic_update(
     denominator: int,
     rate: float,
     max_grad_norm: float,
-    precision: str = "fp32",
+    precision: str = "auto",
     counted: Tensor | None = None,
 ) -> CriticUpdate:
     """One optimizer step of the critic against fixed targets [N] (value pretraining uses it as it is)."""

@@ -9,7 +9,7 @@ tool protocol, or on conversations.
 Promises:
 * the loss is the mean over *all action tokens of the batch*, in however many parts it is computed; prompt, observations
   and padding have no gradient;
-* dropout is an error, not a setting; weights and optimizer are fp32 (bf16 arithmetic on a GPU);
+* dropout is an error, not a setting; weights and optimizer are fp32 (arithmetic: trainer/precision.py);
 * same settings, data, thread count and machine kind: same weights; a killed run goes on from its last checkpoint to the
   very weights of an undisturbed one (no scheduler, no random state: batch n and rate n are functions of n);
 * safetensors and JSON only; model/ is there whole or not at all, with hashes of base model, tokenizer and data.
@@ -40,38 +40,43 @@ from trainer.optim import (
     set_rate,
     trainable,
 )
+from trainer.precision import autocast, resolve
 from trainer.sft_batches import Batch, BatchStream, collate
 from trainer.sft_config import SftConfig, rate_at
 from trainer.sft_data import SftData, data_of, progress_bar
-from trainer.sft_state import load_state, newest_state, save_state
+from trainer.sft_state import load_state, newest_state, save_state, settings_of
 
 FORMAT = "sao-sft/1"
 
 
-def sft_loss(model: nn.Module, batch: Batch, denominator: int | None = None) -> tuple[Tensor, Tensor]:
+def sft_loss(
+    model: nn.Module, batch: Batch, denominator: int | None = None, precision: str = "auto"
+) -> tuple[Tensor, Tensor]:
     """(sum of the negative log-probabilities of the batch's action tokens / denominator, log-probabilities [K] without
     gradient). `denominator`: action tokens of the whole batch where this is a part of it."""
-    hidden = hidden_states(body_of(model), batch.tokens)[:, :-1][batch.predicts]
     weight, bias = head_of(model)
+    with autocast(weight.device, precision):
+        hidden = hidden_states(body_of(model), batch.tokens)[:, :-1][batch.predicts]
     share = 1.0 / (denominator or len(hidden))
     loss, logprobs = weighted_logprobs(
-        hidden, weight, batch.targets, lambda values, _: torch.full_like(values, share), bias
+        hidden, weight, batch.targets, lambda values, _: torch.full_like(values, share), bias, precision=precision
     )
     return loss, logprobs
 
 
 @torch.no_grad()
-def teacher_forced(model: nn.Module, *parts: Batch) -> dict[str, float]:
+def teacher_forced(model: nn.Module, *parts: Batch, precision: str = "auto") -> dict[str, float]:
     """Over all parts together: mean loss of the action tokens, and greedy agreement: share of action tokens (guesses
     left out), and of rows in which every token that is no guess is right (`protocol_exact`)."""
     weight, bias = head_of(model)
     loss, tokens, right_tokens, asked, exact, rows = 0.0, 0, 0, 0, 0, 0
     for batch in parts:
-        hidden = hidden_states(body_of(model), batch.tokens)[:, :-1]
+        with autocast(weight.device, precision):
+            hidden = hidden_states(body_of(model), batch.tokens)[:, :-1]
         best, logprobs = [], []
-        size = chunk_rows(weight, 1 << 24)
+        size = chunk_rows(weight)
         for part, targets in zip(hidden[batch.predicts].split(size), batch.targets.split(size), strict=True):
-            logits = part @ weight.T.to(part.dtype) + (0 if bias is None else bias)
+            logits = part.to(weight.dtype) @ weight.T + (0 if bias is None else bias)
             best.append(logits.argmax(-1))
             logprobs.append(logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1))
         right = torch.ones_like(batch.predicts)
@@ -104,20 +109,25 @@ def run_sft(config: SftConfig, *, report: Callable[[str], None] = print) -> Path
 
 def _run(config: SftConfig, tokenizer: Tokenizer, data: SftData, finished: Path, report: Callable[[str], None]) -> Path:
     model, device = _load(config)
+    states = states_folder(config)
+    sweep(config.out)
+    found = newest_state(states)
+    kept = settings_of(found).get("precision", "auto") if found and config.precision == "auto" else config.precision
+    config = config.model_copy(update={"precision": resolve(kept, device)})
+    report(f"arithmetic: {config.precision} on {device}")
     measured = {
         name: [part.to(device) for part in collate(shown).parts(config.token_budget)]
         for name, shown in data.measured.items()
     }
     optimizer = build_optimizer(model, config.optimizer)
     settings = _settings(config, tokenizer, data)
-    sweep(config.out)
-    states = states_folder(config)
-    found = newest_state(states)
     step = load_state(found, model, optimizer, settings) if found else 0
     if step:
         report(f"going on from {found}, step {step} of {config.steps}")
     stream = BatchStream(data.make, config.batch, config.seed)
-    scores = _train(config, model, optimizer, stream, measured, step, device, settings) or _measure(model, measured)
+    scores = _train(config, model, optimizer, stream, measured, step, device, settings) or _measure(
+        config, model, measured
+    )
     report(", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
     _finish(config, model, tokenizer, data, scores)
     shutil.rmtree(states, ignore_errors=True)
@@ -151,7 +161,7 @@ def _train(
 
         if step == 0:
             model.eval()
-            write({"step": 0, **_measure(model, measured)})
+            write({"step": 0, **_measure(config, model, measured)})
             model.train()
             since = time.monotonic()
         while step < config.steps:
@@ -159,8 +169,7 @@ def _train(
             set_rate(optimizer, rate_at(config, step))
             losses.append(0.0)
             for part in batch.parts(config.token_budget):
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    loss, _ = sft_loss(model, part.to(device), batch.learned)
+                loss, _ = sft_loss(model, part.to(device), batch.learned, config.precision)
                 loss.backward()
                 losses[-1] += float(loss.detach())
             norm = clipped_step(model, optimizer, config.optimizer.max_grad_norm)
@@ -180,7 +189,7 @@ def _train(
             keep = step % config.checkpoint_every == 0 or step == config.steps
             if keep:
                 model.eval()
-                scores = _measure(model, measured)
+                scores = _measure(config, model, measured)
                 line = {"step": step, **line, **scores}
                 model.train()
             if line:
@@ -206,11 +215,11 @@ def _load(config: SftConfig) -> tuple[nn.Module, torch.device]:
     return model, device
 
 
-def _measure(model: nn.Module, measured: Mapping[str, Sequence[Batch]]) -> dict[str, float]:
+def _measure(config: SftConfig, model: nn.Module, measured: Mapping[str, Sequence[Batch]]) -> dict[str, float]:
     return {
         f"{split}/{name}": round(value, 4)
         for split, parts in measured.items()
-        for name, value in teacher_forced(model, *parts).items()
+        for name, value in teacher_forced(model, *parts, precision=config.precision).items()
     }
 
 

@@ -74,6 +74,12 @@ def parse(arguments: list[str] | None = None) -> SftConfig:
         "--warmup-steps", type=int, default=rate.warmup_steps, help="steps until the peak rate (%(default)s)"
     )
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument(
+        "--precision",
+        default="auto",
+        choices=["auto", "fp32", "bf16"],
+        help="arithmetic; auto: bf16 on a GPU that has it, fp32 on a CPU",
+    )
     given = vars(parser.parse_args(arguments))
     chats = bool(given["chats"])
     if chats and (other := next((name for name in ("tasks", "preset") if given[name] is not None), "")):

@@ -48,6 +48,8 @@ class SftConfig(Settings):
     threads: int = Field(1, ge=1)
     """CPU threads."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic, as in training (trainer/precision.py): bf16 on a GPU that has it, fp32 on a CPU."""
     checkpoint_every: int = Field(500, ge=1)
     """Steps between two checkpoints and two held-out measurements."""
     log_every: int = Field(20, ge=1)

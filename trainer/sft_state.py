@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -53,6 +54,12 @@ def newest_state(directory: Path) -> Path | None:
     if problem is not None:
         raise problem
     return None
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """What the checkpoint was made with."""
+    read_manifest(folder, FORMAT)
+    return dict(json.loads(json.loads((folder / _STATE).read_text(encoding="utf-8"))["settings"]))
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ class TrainConfig(Settings):
     threads: int = Field(1, ge=1)
     """CPU threads of the trainer. Exact replay needs the same number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto takes the GPU where there is one, with step.precision bf16 as you set it."""
+    """auto takes the GPU where there is one."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Besides metrics.jsonl, which is always written. Each must be installed."""
     heldout_every: int = Field(0, ge=0)
@@ -117,5 +117,7 @@ class ValueConfig(Settings):
     """Least explained variance on the held-out trajectories; below it nothing is handed over."""
     token_budget: int = Field(8192, ge=1)
     """Tokens of one micro-batch."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """As train.step.precision."""
     seed: int = 0
     """Of the split and of the order."""

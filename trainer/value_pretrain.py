@@ -107,11 +107,13 @@ def split(trajectories: Sequence[Trajectory], share: float, seed: int) -> tuple[
     return train, held
 
 
-def measure(critic: Critic, trajectories: Sequence[Trajectory], budget: int) -> tuple[float, float, float]:
+def measure(
+    critic: Critic, trajectories: Sequence[Trajectory], budget: int, precision: str = "auto"
+) -> tuple[float, float, float]:
     """(explained variance, mean value, mean reward) over the action tokens."""
     device = critic.head.weight.device
     axis = action_axis(trajectories, device)
-    values = read_values(critic, pack(trajectories, axis, budget), len(axis))
+    values = read_values(critic, pack(trajectories, axis, budget), len(axis), precision)
     target = axis.outcomes[axis.trajectory]
     explained = explained_variance(values, target)
     if explained is None:
@@ -133,7 +135,7 @@ def pretrain_value(
     check_dropout_off(critic)
     optimizer = build_optimizer(critic, config.optimizer)
     order = _order(len(train), config)
-    first = Measurement(0, None, *measure(critic, held, config.token_budget))
+    first = Measurement(0, None, *measure(critic, held, config.token_budget, config.precision))
     measured, best, weights = [first], None, None
     for step in range(config.steps):
         batch = [train[i] for i in order[step]]
@@ -146,10 +148,11 @@ def pretrain_value(
             denominator=len(axis),
             rate=warmed_rate(config.optimizer, step),
             max_grad_norm=config.optimizer.max_grad_norm,
+            precision=config.precision,
         )
         if (step + 1) % config.evaluate_every and step + 1 != config.steps:
             continue
-        now = Measurement(step + 1, update.loss, *measure(critic, held, config.token_budget))
+        now = Measurement(step + 1, update.loss, *measure(critic, held, config.token_budget, config.precision))
         measured.append(now)
         say(
             f"step {now.step}/{config.steps}: loss {update.loss:.4f}, held-out explained variance "
