@@ -45,14 +45,14 @@ def micro_swe(
     to: Annotated[Optional[str], typer.Option("--json", help="File that takes the scores, by split.")] = None,  # noqa: UP045
     plain: Plain_ = False,
 ) -> None:
-    """Held-out generated tasks: pass rate with its 95 % Wilson interval, temperature stated."""
+    """Held-out generated tasks: pass rate with its 95 % Wilson interval, and a run folder like a rollout's."""
     from pathlib import Path
 
     from sao.config import load_config
     from sao.endpoint import is_endpoint
-    from sao.evaluate import evaluate as score
-    from sao.evaluate import show
+    from sao.evaluate import evaluate_splits
     from sao.paths import UserError, model_folder
+    from sao.run_kinds import TRAINED
     from sao.rundir import find_run, write_atomically
 
     named = overrides_of(
@@ -66,20 +66,15 @@ def micro_swe(
     resolved = load_config(config, named)
     if run and is_endpoint(resolved):
         raise UserError("--run and --endpoint name two models: leave one of them out.")
-    folder = find_run(run) / "final" if run else model_folder(resolved.model.path)
+    folder = find_run(run, TRAINED) / "final" if run else model_folder(resolved.model.path)
     if not (Path(folder) / "config.json").is_file():
         raise UserError(
             f"{folder} holds no trained model: that run has not come to its end. Continue it, or pass --model."
         )
     out = console(plain)
-    rows = [
-        (
-            name,
-            score(resolved, out, model=folder, tokenizer=folder, split=name, tasks=tasks, temperature=temperature),
-        )
-        for name in split or ["heldout", "unseen"]
-    ]
-    show(out, rows)
+    rows = evaluate_splits(
+        resolved, out, model=folder, splits=split or ["heldout", "unseen"], tasks=tasks, temperature=temperature
+    )
     if to is not None:
         write_atomically(Path(to), json.dumps({name: result.to_dict() for name, result in rows}, indent=1) + "\n")
 

@@ -55,10 +55,11 @@ def pretrain_value(
     from pathlib import Path
 
     from sao.config import load_config
+    from sao.run_kinds import FROZEN
     from sao.rundir import find_run
     from sao.train_offline import pretrain_value as fit
 
-    logs = [find_run(run) / "log" for run in runs]
+    logs = [find_run(run, FROZEN) / "log" for run in runs]
     fit(load_config(config, overrides_of(overrides, model=model)), console(plain), logs, Path(out))
 
 
@@ -72,9 +73,10 @@ def export(
     from pathlib import Path
 
     from sao.export import export as write
+    from sao.run_kinds import TRAINING
     from sao.rundir import find_run
 
-    write(find_run(run), Path(out), console(plain), version)
+    write(find_run(run, TRAINING), Path(out), console(plain), version)
 
 
 def register(app: typer.Typer) -> None:

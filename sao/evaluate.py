@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +20,71 @@ from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
-from data.trajectory import Trajectory
+from data.trajectory import Status, Trajectory
 from eval.heldout import HeldoutScore, score
-from sao.assemble import backend_of, check_tasks, environments_of
+from sao.assemble import backend_of, check_tasks, copy_tokenizer, environments_of
 from sao.config import Config
 from sao.endpoint import actor_of, checked, is_endpoint
-from sao.inherited import inherited, warn
+from sao.inherited import inherited, unreadable, warn
+from sao.rundir import RunDir, open_run, shown_name, write_atomically
 from sao.train_rollouts import fleet_settings
+
+
+def evaluate_splits(
+    config: Config, console: Console, *, model: Path, splits: Sequence[str], tasks: int, temperature: float
+) -> list[tuple[str, HeldoutScore]]:
+    """Every split's score, and a run folder of its own: configuration, tokenizer, log (for `sao replay`), report.json,
+    scores.json (for `sao eval compare`). An evaluation that was stopped is not continued."""
+    named = config.model_copy(
+        update={
+            "name": f"eval-{re.sub('[^A-Za-z0-9._-]+', '-', config.tasks.name)}",
+            "model": config.model.model_copy(update={"path": str(model)}),
+            "tasks": config.tasks.model_copy(update={"split": splits[0]}),
+            "agent": config.agent.model_copy(update={"temperature": temperature}),
+        }
+    )
+    folder = open_run(named, fresh=True)
+    try:
+        copy_tokenizer(model, folder.tokenizer)
+        rows = []
+        for split in splits:
+            result = evaluate(
+                config,
+                console,
+                model=model,
+                tokenizer=model,
+                split=split,
+                tasks=tasks,
+                temperature=temperature,
+                log=folder.log,
+                run_id=f"{folder.path.name}-{split}",
+            )
+            rows.append((split, result))
+        _write_report(named, folder, rows)
+    finally:
+        folder.close()
+    show(console, rows)
+    console.print(
+        f"report: {folder.path / 'report.json'}    look: sao replay {shown_name(folder.path)}",
+        markup=False,
+        highlight=False,
+    )
+    return rows
+
+
+def _write_report(config: Config, folder: RunDir, rows: Sequence[tuple[str, HeldoutScore]]) -> None:
+    what = {"suite": config.tasks.name, "model": config.model.path, "preset": config.agent.preset}
+    splits = {name: result.to_dict() for name, result in rows}
+    text = json.dumps({**what, "seed": config.rollout.seed + 1, "splits": splits}, indent=1)
+    write_atomically(folder.path / "report.json", text + "\n")
+    rewards = {
+        one.identity.task_id: one.outcome.reward
+        for one in TrajectoryLog(folder.log).read()
+        if one.outcome.status is Status.GRADED
+    }
+    scores = {"name": folder.path.name, "suite": config.tasks.name, "scores": rewards}
+    write_atomically(folder.path / "scores.json", json.dumps(scores) + "\n")
+    folder.write_summary({"run": folder.path.name, "splits": splits})
 
 
 def evaluate(
@@ -36,9 +97,12 @@ def evaluate(
     tasks: int,
     temperature: float,
     log: Path | None = None,
+    run_id: str = "",
 ) -> HeldoutScore:
-    """Each of the first `tasks` tasks of `split` once. `log`: directory that takes the trajectories."""
-    return asyncio.run(_evaluate(config, console, model, tokenizer, split, tasks, temperature, log))
+    """Each of the first `tasks` tasks of `split` once. `log`: directory that takes the trajectories; `run_id` begins
+    their ids."""
+    run_id = run_id or f"eval-{split}"
+    return asyncio.run(_evaluate(config, console, model, tokenizer, split, tasks, temperature, log, run_id))
 
 
 async def _evaluate(
@@ -50,17 +114,16 @@ async def _evaluate(
     count: int,
     temperature: float,
     log_path: Path | None,
+    run_id: str,
 ) -> HeldoutScore:
     if is_endpoint(config):  # before a download of tasks
         checked(config)
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
     check_tasks(tasks)
-    warn(
-        console,
-        inherited(config, preset, model),
-    )
-    backend = await backend_of(config, f"eval-{split}")
+    warn(console, inherited(config, preset, model))
+    warn(console, unreadable(config, model))
+    backend = await backend_of(config, run_id)
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:
         await backend.reap()
@@ -78,7 +141,7 @@ async def _evaluate(
                     log.append(trajectory)
 
             shown = PlainRenderer(load_tokenizer(tokenizer))
-            settings = replace(fleet_settings(config, f"eval-{split}", backend.name), run_seed=config.rollout.seed + 1)
+            settings = replace(fleet_settings(config, run_id, backend.name), run_seed=config.rollout.seed + 1)
             async with actor_of(
                 config, preset, model, lineage=model.name, temperature=temperature, say=console.print
             ) as policy:

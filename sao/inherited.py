@@ -1,4 +1,5 @@
-"""What another model takes over from the demo's configuration, said before anything starts.
+"""What another model takes over from the demo's configuration, and what the demo policy cannot do: said before
+anything starts.
 
 The demo's values were chosen for one million parameters on generated repositories: rates three hundred times the
 paper's, six turns, small sandboxes. They are nobody's default.
@@ -11,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agent.presets import Preset
-from data.reading import InputError, read_json
+from data.reading import InputError, read_json, shown
 from sao.config import Config
 from sao.paths import CONFIGS, DEMO_POLICY, model_folder
 
@@ -41,6 +42,20 @@ def inherited(config: Config, preset: Preset, folder: Path | None = None, *, tra
     return (
         f"{folder} is not the demo policy, but no --config was given, so it takes the demo's values: "
         f"{'; '.join(taken)}. Choose a configuration ({others}, or a file of yours), or --set single values"
+    )
+
+
+def unreadable(config: Config, folder: Path | None = None) -> str:
+    """A warning where the demo policy is to work on what it cannot read; empty elsewhere."""
+    own = config.tasks.name == "micro-swe" and not config.tasks.path
+    if own or config.engine.kind == "endpoint" or not _demo_like(folder or model_folder(config.model.path)):
+        return ""
+    what = shown(config.tasks.path or f"the set {config.tasks.name}")
+    return (
+        f"The demo policy (one million parameters) knows micro-SWE's generated repositories alone: it cannot read the "
+        f"tasks of {what} and will solve none of them; you see sandboxes, tests and log at work. "
+        "What can: make rollout TASKS=... MODEL=<folder, or org/name of the hub> ARGS='--set agent.preset=default', or "
+        "an OpenAI-compatible endpoint: --set engine.kind=endpoint --set endpoint.url=URL --set endpoint.model=NAME"
     )
 
 

@@ -49,7 +49,7 @@ from sao.endpoint import actor_of
 from sao.engine import SERVING
 from sao.guard import warn_of_benchmark
 from sao.images import fetch_for_run
-from sao.inherited import inherited, warn
+from sao.inherited import inherited, unreadable, warn
 from sao.paths import model_folder
 from sao.rundir import RunDir, open_run, shown_name
 from sao.view import RolloutView, Tally
@@ -60,6 +60,7 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
     parts = parts_of(config)
     warn_of_benchmark(parts.tasks, console)
     warn(console, inherited(config, parts.preset))
+    warn(console, unreadable(config))
     folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
@@ -259,6 +260,7 @@ def describe_plan(config: Config, console: Console) -> None:
     warn_of_benchmark(tasks, console)
     check_tasks(tasks)
     warn(console, inherited(config, preset))
+    warn(console, unreadable(config))
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     limits, at_once = preset.limits, config.rollout.concurrency
     heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)

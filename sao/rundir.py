@@ -18,6 +18,7 @@ from data.locks import hold
 from data.reading import InputError, is_file, read_json, read_toml, shown
 from sao.config import Config, validate
 from sao.paths import UserError, runs_folder
+from sao.run_kinds import LOGGED, RunKind
 
 
 @dataclass
@@ -99,13 +100,16 @@ def unfinished(stem: str, run: str | None, *, fresh: bool) -> Path | None:
     return path
 
 
-def find_run(name: str) -> Path:
-    """A run folder by path, by name under runs/, or `latest`. Raises UserError."""
+def find_run(name: str, kind: RunKind = LOGGED) -> Path:
+    """A run folder by path, by name under runs/, or `latest`: the newest of the kind. Raises UserError."""
     if name == "latest":
-        found = [path for path in runs_folder().glob("*") if (path / "config.toml").is_file()]
-        if not found:
-            raise UserError(f"No run under {runs_folder()}: make one with `sao rollout` (or `make rollout`).")
-        return max(found, key=lambda path: (path / "config.toml").stat().st_mtime)
+        try:
+            found = [path for path in runs_folder().glob("*") if is_file(path / "config.toml") and kind.holds(path)]
+            if found:
+                return max(found, key=lambda path: (path / "config.toml").stat().st_mtime)
+        except OSError as error:
+            raise UserError(f"{runs_folder()}: {error.strerror}. Name the run by its path.") from error
+        raise UserError(f"No {kind.what} under {shown(runs_folder())}: `{kind.made_by}` makes one.")
     for candidate in (runs_folder() / name, Path(name)):
         if is_file(candidate / "config.toml"):
             return candidate

@@ -28,7 +28,7 @@ from sao import start
 from sao.assemble import check_tasks, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
-from sao.inherited import inherited, warn
+from sao.inherited import inherited, unreadable, warn
 from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, read_config, unfinished, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
@@ -123,6 +123,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     check_tasks(parts.tasks)
     check_plan(config.train.resolved_step().advantage.kind, config.train.planned, len(parts.tasks))
     warn(console, inherited(config, parts.preset, training=True))
+    warn(console, unreadable(config))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "
@@ -243,6 +244,7 @@ def describe_training(config: Config, console: Console, *, run: str | None = Non
     model = model_folder(config.model.path, download=False)
     check_model_folder(model)
     warn(console, inherited(config, load_preset(config.agent.preset), training=True))
+    warn(console, unreadable(config))
     console.print(config.to_toml(), markup=False, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row(

@@ -13,6 +13,7 @@ from data.log import TrajectoryLog, read_logs
 from sao.config import Config
 from sao.guard import refuse_evaluation_run
 from sao.paths import UserError, model_folder
+from sao.run_kinds import LOGGED, TRAINING
 from sao.rundir import find_run, read_config
 from trainer.paths import TrainerPaths
 
@@ -93,7 +94,7 @@ def replay_training(
     from trainer.statistics import StepMetrics
     from trainer.unfit import Limits
 
-    folder = find_run(run)
+    folder = find_run(run, TRAINING if mode == "exact" else LOGGED)
     refuse_evaluation_run(folder)
     config = read_config(folder)
     train = config.train

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agent.presets import load_preset
 from sao.config import load_config
-from sao.inherited import inherited
+from sao.inherited import inherited, unreadable
 from sao.paths import CONFIGS, DEMO_POLICY
 from tests.sao.command import runs, sao  # noqa: F401 - a fixture
 
@@ -43,6 +43,26 @@ def test_the_demos_own_kind_and_other_configurations_are_not_warned(other: Path,
     for config, model in (("demo", "demo"), ("demo", str(copy)), ("qwen3-4b", str(other))):
         resolved = load_config(config, [f"model.path={model}"])
         assert inherited(resolved, load_preset(resolved.agent.preset), training=True) == ""
+
+
+def test_the_demo_policy_says_which_tasks_it_cannot_read_and_what_can(
+    runs: Path,  # noqa: F811
+    other: Path,
+    tmp_path: Path,
+) -> None:
+    row = {"instance_id": "a", "repo": "a", "base_commit": "a" * 40, "problem_statement": "x", "files": '{"a.py": ""}'}
+    graded = {"eval_script": "python3 -m unittest -v t", "log_parser": "unittest"}
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        json.dumps({**row, "FAIL_TO_PASS": ["t"], "PASS_TO_PASS": [], "test_patch": "", "patch": "", **graded})
+    )
+    said = " ".join(sao("rollout", "--tasks", rows, "--dry-run", "--plain").split())
+    for part in ("cannot read the tasks", "rows.jsonl", "MODEL=", "agent.preset=default", "engine.kind=endpoint"):
+        assert part in said
+    assert unreadable(load_config("demo")) == ""
+    mine = [f"tasks.path={rows}", "tasks.name=swe"]
+    assert unreadable(load_config("demo", [*mine, f"model.path={other}"])) == ""
+    assert unreadable(load_config("demo", [*mine, "engine.kind=endpoint"])) == ""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.toml")))

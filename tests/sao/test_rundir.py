@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from sao.config import load_config
 from sao.paths import UserError
+from sao.run_kinds import FROZEN, LOGGED, TRAINED, TRAINING
 from sao.rundir import find_run, open_run, read_config, shown_name
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -69,12 +71,34 @@ def test_a_plan_may_grow(runs: Path) -> None:
 
 
 def test_finding_runs(runs: Path) -> None:
-    with pytest.raises(UserError, match="make one with"):
+    with pytest.raises(UserError, match="`sao rollout` makes one"):
         find_run("latest")
     open_run(load_config("demo"), "mine").close()
+    with pytest.raises(UserError, match="No run with trajectories"):
+        find_run("latest")  # it began, and has no log yet
+    (runs / "mine" / "log").mkdir()
     assert find_run("latest") == find_run("mine") == runs / "mine"
     with pytest.raises(UserError, match=r"config\.toml"):
         find_run("yours")
+
+
+def test_latest_is_the_newest_run_of_the_kind_that_is_asked_for(runs: Path) -> None:
+    holds = {
+        "trained": ("log", "weights/v000001", "final"),
+        "training": ("log", "weights/v000001"),
+        "frozen": ("log",),
+        "scored": ("log",),
+        "begun": (),
+    }
+    for age, (name, folders) in enumerate(holds.items()):
+        open_run(load_config("demo"), name).close()
+        for folder in folders:
+            (runs / name / folder).mkdir(parents=True)
+        os.utime(runs / name / "config.toml", (age, age))
+    (runs / "trained" / "final" / "config.json").write_text("{}")
+    (runs / "scored" / "scores.json").write_text("{}")
+    found = {kind.what: find_run("latest", kind).name for kind in (LOGGED, FROZEN, TRAINING, TRAINED)}
+    assert list(found.values()) == ["scored", "frozen", "training", "trained"]
 
 
 def test_a_damaged_run_configuration_is_named(runs: Path) -> None:
