@@ -15,7 +15,7 @@ from rich.table import Table
 from sao import cli_eval, cli_images, cli_import, cli_sandbox, cli_serve, cli_setup, cli_train
 from sao.cli_common import own_tasks
 from sao.paths import UserError
-from sao.screen import Screen
+from sao.screen import Screen, never_fail_to_print
 
 app = typer.Typer(
     help="Train coding agents by reinforcement learning, in exact tokens and real sandboxes.",
@@ -46,7 +46,7 @@ def _backend(sandbox: str | None) -> list[str]:
 
 def _console(plain: bool = False) -> Console:
     width = None if sys.stdout.isatty() else 140
-    return Screen(no_color=plain, force_terminal=False if plain else None, highlight=not plain, width=width)
+    return Screen(no_color=plain or None, force_terminal=False if plain else None, highlight=not plain, width=width)
 
 
 def _version(asked: bool) -> None:
@@ -285,6 +285,7 @@ def main() -> None:
     """Entry point: user errors are one paragraph and exit code 2, never a traceback."""
     from sao.errors import exit_code_and_text
 
+    never_fail_to_print()
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:

@@ -50,7 +50,7 @@ def example(*lines: str) -> str:
 
 
 def console(plain: bool = False) -> Console:
-    return Screen(no_color=plain, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
+    return Screen(no_color=plain or None, force_terminal=False if plain else None, highlight=not plain, soft_wrap=plain)
 
 
 def own_tasks(path: str | None) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -167,7 +168,7 @@ def show(console: Console, rows: list[tuple[str, HeldoutScore]]) -> None:
     for name, result in rows:
         low, high = result.interval
         table.add_row(
-            name,
+            escape(name),
             f"{result.passed}/{result.graded}",
             f"{result.rate:.3f}",
             f"[{low:.3f}, {high:.3f}]",

@@ -164,4 +164,4 @@ def _report(made: Sequence[Trajectory], folder: RunDir, known: int, failed: Sequ
         "on: their files have no log-probabilities and no ids as sampled."
     )
     if made and console.is_terminal:
-        console.print(f"[dim]Next: sao replay {folder.path.name} --list · --episode 0[/dim]")
+        console.print(f"[dim]Next: sao replay {escape(folder.path.name)} --list · --episode 0[/dim]")

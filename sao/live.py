@@ -53,7 +53,7 @@ class LiveView(abc.ABC):
     def _say(self) -> None:
         self._last_line = time.monotonic()
         if text := self.line():
-            self.console.print(text, highlight=False)
+            self.console.print(text, markup=False, highlight=False)
 
 
 def progress_bar(console: Console) -> Progress:

@@ -93,8 +93,8 @@ def _print_list(trajectories: Sequence[Trajectory], console: Console) -> None:
         reward = "—" if one.outcome.reward is None else f"{one.outcome.reward:g}"
         colour = {"1": "green", "0": "red"}.get(reward, "yellow")
         table.add_row(
-            one.identity.episode_id,
-            one.identity.task_id,
+            escape(one.identity.episode_id),
+            escape(one.identity.task_id),
             str(one.turns),
             str(len(one)),
             str(int(one.action_mask.sum())),

@@ -94,7 +94,8 @@ async def play(
             console.print(f"[dim]removed {len(removed)} leftovers of runs that died[/dim]")
         if folder.resumed and done.finished:
             console.print(
-                f"continuing {folder.path}: {done.finished} of {config.rollout.episodes} episodes are in its log"
+                f"continuing {folder.path}: {done.finished} of {config.rollout.episodes} episodes are in its log",
+                markup=False,
             )
         policy = await stack.enter_async_context(
             actor_of(
@@ -224,7 +225,7 @@ def _print_end(
 ) -> None:
     tally = view.tally
     finished = max(tally.finished, 1)
-    table = Table(title=f"{folder.path}", title_justify="left", show_header=False, box=None, padding=(0, 2))
+    table = Table(title=escape(str(folder.path)), title_justify="left", show_header=False, box=None, padding=(0, 2))
     table.add_row("pass rate", f"{tally.pass_rate()}  95 % Wilson, T = {config.agent.temperature:g}")
     table.add_row("ends", " · ".join(f"{name} {count}" for name, count in tally.exits.most_common()) or "—")
     table.add_row(
@@ -247,7 +248,9 @@ def _print_end(
         console.print(f"[yellow]Stopped before the plan's end; {again}.[/yellow]")
     if report.given_up:
         console.print(f"[red]{len(report.given_up)} draws failed every attempt (see sao replay --list); {again}.[/red]")
-    console.print(f"trajectories: {folder.log}    look: sao replay {shown_name(folder.path)}", highlight=False)
+    console.print(
+        f"trajectories: {folder.log}    look: sao replay {shown_name(folder.path)}", markup=False, highlight=False
+    )
 
 
 def describe_plan(config: Config, console: Console) -> None:

@@ -88,7 +88,16 @@ def _show(console: Console, found: dict[str, list[Found]], missing: dict[str, st
         ends = "" if each.ends_at is None else duration(each.ends_at - now)
         owner = "" if each.pid is None else f"process {each.pid}"
         colour = _STYLE[each.standing]
-        cells = (kind, each.kind, each.name, each.run, owner, f"[{colour}]{each.standing}[/{colour}]", age, ends)
+        cells = (
+            kind,
+            escape(each.kind),
+            escape(each.name),
+            escape(each.run),
+            owner,
+            f"[{colour}]{each.standing}[/{colour}]",
+            age,
+            ends,
+        )
         table.add_row(*cells, escape(each.note))
     if table.row_count:
         console.print(table)

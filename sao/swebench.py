@@ -22,7 +22,7 @@ from rich.table import Table
 from data.atomic import write_atomically
 from data.loaders import load_tasks
 from eval.errors import EvalError
-from eval.page import Section
+from eval.page import Section, shortened
 from eval.swebench.execute import EvalLimits
 from eval.swebench.grade import Grader, GradeSettings
 from eval.swebench.official import Harness, harness_version
@@ -195,11 +195,11 @@ def show_report(console: Console, report: Mapping[str, Any], graded: Mapping[str
         console.print(f"[magenta]{escape(name)}[/]: {escape('; '.join(found))[:300]}", highlight=False)
     for name, each in graded.items():
         if not each.about_model:
-            console.print(f"[red]{escape(name)}[/]: {each.error or 'environment'}: {escape(each.reason[-300:])}",
-                          highlight=False)  # fmt: skip
+            why = escape(shortened(each.reason.strip(), 600))
+            console.print(f"[red]{escape(name)}[/]: {each.error or 'environment'}: {why}", highlight=False)
     if report["disagreement_ids"]:
         console.print(
-            f"[red]our resolve rule disagrees with the package on: {', '.join(report['disagreement_ids'])}[/]"
+            f"[red]our resolve rule disagrees with the package on: {escape(', '.join(report['disagreement_ids']))}[/]"
         )
     console.print(f"report: {place / 'report.json'}, report.md    logs: {place / 'logs'}", highlight=False)
 

@@ -62,7 +62,7 @@ async def _validate(config: Config, console: Console, tasks: Sequence[Task], rep
             for task, problems, gold, empty in await asyncio.gather(*map(one, tasks)):
                 bad += bool(problems)
                 verdict = f"[red]{escape('; '.join(problems))}[/red]" if problems else "[green]usable[/green]"
-                table.add_row(task.task_id, f"{gold:g}", f"{empty:g}", verdict)
+                table.add_row(escape(task.task_id), f"{gold:g}", f"{empty:g}", verdict)
     finally:
         await backend.close()
     console.print(table)
@@ -80,7 +80,7 @@ async def _validate_maths(console: Console, tasks: Sequence[Task]) -> int:
         for task in progress.track(tasks, description="validating"):
             problem = await reference_problem(task)
             bad += bool(problem)
-            table.add_row(task.task_id, f"[red]{escape(problem)}[/red]" if problem else "[green]usable[/green]")
+            table.add_row(escape(task.task_id), f"[red]{escape(problem)}[/red]" if problem else "[green]usable[/green]")
     console.print(table)
     console.print(f"{len(tasks) - bad} of {len(tasks)} usable")
     return 1 if bad else 0
@@ -123,6 +123,8 @@ def pack_task(
     if lists.left_out:
         console.print(f"[yellow]{len(lists.left_out)} tests fail with the fix too: they are in neither list[/yellow]")
     fail, keep = task.row["FAIL_TO_PASS"], task.row["PASS_TO_PASS"]
-    console.print(f"[green]{task.task_id}[/green]: {len(fail)} tests turn green with the fix, {len(keep)} stay green")
+    console.print(
+        f"[green]{escape(task.task_id)}[/green]: {len(fail)} tests turn green with the fix, {len(keep)} stay green"
+    )
     console.print(f"row in {out}; run it: sao rollout --tasks {out} --set agent.preset=default", highlight=False)
     return 0

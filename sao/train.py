@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from rich.console import Console
+from rich.markup import escape
 
 from agent.presets import load_preset
 from data import with_parent
@@ -157,7 +158,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
         faults = account(config, folder.path)
         write_report(folder.path, console)
         for fault in faults:
-            console.print(f"[red]the ledger does not add up: {fault}[/red]")
+            console.print(f"[red]the ledger does not add up: {escape(str(fault))}[/red]")
         kept = {name: read_json(folder.path / file) for name, file in (("scores", SCORES), ("seconds", STAGES))}
         folder.write_summary({"run": folder.path.name, "faults": faults, **kept})
         console.print(f"model: {final}    report: {folder.path / 'report.html'}", highlight=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from agent.pulse import Pulse
@@ -101,7 +102,7 @@ class RolloutView(LiveView):
     def note(self, text: str) -> None:
         self._note = text
         if not self.redrawn:
-            self.console.print(text, highlight=False)
+            self.console.print(text, markup=False, highlight=False)
 
     def episodes_per_minute(self) -> float:
         elapsed = time.monotonic() - self._began
@@ -133,10 +134,10 @@ class RolloutView(LiveView):
         running = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for episode_id, (task_id, turn, since) in list(self._running.items())[:8]:
-            running.add_row(f"[dim]{episode_id}[/dim]", task_id, f"turn {turn}", f"{now - since:.1f} s")
+            running.add_row(f"[dim]{escape(episode_id)}[/dim]", escape(task_id), f"turn {turn}", f"{now - since:.1f} s")
         if len(self._running) > 8:
             running.add_row(f"[dim]… and {len(self._running) - 8} more[/dim]")
-        parts: list[RenderableType] = [f"[bold cyan]{self.title}[/bold cyan]", self._bar, table, running]
+        parts: list[RenderableType] = [f"[bold cyan]{escape(self.title)}[/bold cyan]", self._bar, table, running]
         if self._note:
-            parts.append(f"[yellow]{self._note}[/yellow]")
+            parts.append(f"[yellow]{escape(self._note)}[/yellow]")
         return Group(*parts)

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from data.task import Task, TaskError
 from envs.environment import Grade
 from envs.sandbox.contract import SandboxBackend
 from envs.swe.environment import SweLimits, grade_patch, run_fresh
+from envs.swe.guard.changes import changed_files
+from envs.swe.guard.judged import test_module as is_test_module
 from envs.swe.parsers import Outcome
 from envs.swe.row import read_row
 
@@ -25,6 +28,9 @@ class Validation:
     task_id: str
     gold: tuple[Grade, ...]
     empty: tuple[Grade, ...]
+    tests_in_fix: tuple[str, ...] = ()
+    source: Grade | None = None
+    """Of the reference fix without `tests_in_fix`; None where it holds no tests."""
 
     @property
     def usable(self) -> bool:
@@ -38,6 +44,12 @@ class Validation:
             found.append(f"the reference fix is not graded as solved: {bad.detail['reason']}")
         if any(grade.reward != 0.0 for grade in self.empty):
             found.append("doing nothing is graded as solved")
+        if not found and self.source is not None and self.source.reward != 1.0:
+            found.append(
+                f"the reference fix holds tests ({', '.join(self.tests_in_fix)}) and is not graded as solved without "
+                f"them ({self.source.detail['reason'] or 'tests fail'}): nobody can solve the task who does not write "
+                "the same tests. Tests belong into test_patch (sao tasks pack: --tests)"
+            )
         for name, grades in (("the reference fix", self.gold), ("doing nothing", self.empty)):
             verdicts = {
                 (tuple(g.detail["fail_to_pass"]["passed"]), tuple(g.detail["pass_to_pass"]["passed"])) for g in grades
@@ -56,7 +68,23 @@ async def validate(
         raise TaskError(f"task {task.task_id}, column patch: is empty; validation needs the reference fix")
     gold = [await grade_patch(row, backend, row.patch, limits) for _ in range(repeats)]
     empty = [await grade_patch(row, backend, b"", limits) for _ in range(repeats)]
-    return Validation(task.task_id, tuple(gold), tuple(empty))
+    source, tests = source_part(row.patch)
+    alone = None
+    if tests:
+        alone = await grade_patch(row, backend, source, limits) if source.strip() else empty[0]
+    return Validation(task.task_id, tuple(gold), tuple(empty), tests, alone)
+
+
+def source_part(patch: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """A git patch without the test modules among its files, and which those are."""
+    kept, tests = [], []
+    for part in re.split(rb"(?m)^(?=diff --git )", patch):
+        paths = [path for change in changed_files(part) for path in change.paths]
+        if paths and all(map(is_test_module, paths)):
+            tests += paths
+        else:
+            kept.append(part)
+    return b"".join(kept), tuple(tests)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from envs.environment import EnvironmentFault
 from envs.sandbox.contract import ImageMissing, Network, OutOfMemory, SandboxBackend, SandboxError
 from envs.swe.environment import check_backend
 from envs.swe.guard import Finding, Hole, Judged, Told, examine, in_the_run, list_findings, patch_findings
+from eval.page import shortened
 from eval.swebench.execute import LADDER, EvalLimits, EvalRun, evaluate, spec, timeout_of
 from eval.swebench.official import Harness, HarnessFault
 from eval.swebench.outcome import ErrorKind, Graded, Verdict
@@ -212,7 +213,7 @@ class Grader:
         if self._in_a_row >= self.settings.storm_limit + 2 * self.settings.workers:
             raise FaultStorm(
                 f"{self._in_a_row} instances in a row ended in faults of ours, the last: {graded.instance_id}: "
-                f"{graded.error}: {graded.reason[-500:]}. Mend the cause and start again: verdicts are kept"
+                f"{graded.error}: {shortened(graded.reason, 1000)}. Mend the cause and start again: verdicts are kept"
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eval.page import shortened
 from eval.swebench.grade import Grader, Observer
 from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
@@ -28,7 +29,7 @@ class RowCheck:
     def faults(self) -> tuple[str, ...]:
         """Runs that say nothing, since something of ours failed."""
         return tuple(
-            f"{each.model}: {each.error or each.failure_reason}: {each.reason[-300:]}"
+            f"{each.model}: {each.error or each.failure_reason}: {shortened(each.reason, 600)}"
             for each in (*self.gold, *self.nothing)
             if not each.about_model
         )
@@ -40,7 +41,7 @@ class RowCheck:
         nothing = [each for each in self.nothing if each.about_model]
         found = []
         if bad := [each for each in gold if each.verdict is not Verdict.RESOLVED]:
-            found.append(f"the reference fix is {bad[0].error or bad[0].verdict}: {bad[0].reason[-300:]}")
+            found.append(f"the reference fix is {bad[0].error or bad[0].verdict}: {shortened(bad[0].reason, 600)}")
         if any(each.verdict is Verdict.RESOLVED for each in nothing):
             found.append("doing nothing is resolved")
         for name, runs in (("the reference fix", gold), ("doing nothing", nothing)):
