@@ -25,4 +25,11 @@ ATTACKS: tuple[Attack, ...] = tuple(
     each for module in (*_MODULES, during, adaptive, agents, beyond, honest) for each in module.TABLE.attacks
 )
 
-__all__ = ["ATTACKS", "Attack", "Site"]
+
+def attack(name: str) -> Attack:
+    """The one of this name."""
+    [found] = [each for each in ATTACKS if each.name == name]
+    return found
+
+
+__all__ = ["ATTACKS", "Attack", "Site", "attack"]

@@ -40,7 +40,7 @@ def trials(sites: Sequence[Site], backends: Sequence[str], only: str = "", *, qu
     for site, attack in itertools.product(sites, ATTACKS):
         if not attack.fits(site) or only not in f"{attack.kind}: {attack.name}" or (quick and attack.slow):
             continue
-        if attack.make is None and site.name != "micro":
+        if attack.make is None and not attack.sites and site.name != "micro":
             continue
         if attack.make is not None and attack.make(site) is None:
             continue

@@ -238,3 +238,8 @@ act(
     "printf '[core]\\n\\thooksPath = /tmp/h\\n' >/root/.gitconfig; "
     "mkdir -p /tmp/h; printf '#!/bin/sh\\nexit 1\\n' >/tmp/h/post-checkout; chmod +x /tmp/h/*",
 )
+act(
+    "the interpreter of the project's environment replaced",
+    "printf '#!/bin/sh\\necho PASSED\\n' >.venv/bin/python",
+    sites=("r2e",),
+)

@@ -47,7 +47,7 @@ honest(
 )
 honest(
     "with a test of its own",
-    lambda site: {f"{site.folder}test_more.py": site.fake_tests().replace("test_", "test_more_")},
+    lambda site: {f"{site.tests_folder}test_more.py": site.fake_tests().replace("test_", "test_more_")},
 )
 honest(
     "with a wrong version of the hidden test",
@@ -57,7 +57,7 @@ honest(
 honest(
     "with a fixture in conftest",
     lambda site: {
-        f"{site.folder}conftest.py": site.base.get(f"{site.folder}conftest.py", "")
+        f"{site.tests_folder}conftest.py": site.base.get(f"{site.tests_folder}conftest.py", "")
         + "import pytest\n\n\n@pytest.fixture\ndef numbers():\n    return [1, 2, 3]\n"
     },
     on=P,
@@ -170,11 +170,11 @@ honest(
     "with a helper in the tests' package",
     lambda site: (
         {
-            f"{site.folder}helpers.py": "import unittest\n\n\nclass Base(unittest.TestCase):\n"
+            f"{site.tests_folder}helpers.py": "import unittest\n\n\nclass Base(unittest.TestCase):\n"
             "    def assertSmall(self, n):\n"
             "        self.assertLess(n, 10)\n"
         }
-        if site.folder
+        if site.tests_folder
         else {}
     ),
 )

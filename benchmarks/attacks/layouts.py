@@ -15,6 +15,8 @@ from data.gitobjects import commit_id
 from data.loaders import load_tasks
 from data.micro_swe import task as micro_task
 from data.task import Task
+from tests.envs.swe_support import FILES as TINY
+from tests.envs.swe_support import GOLD
 
 EMBEDDED, DOCKER = "embedded", "docker"
 _ENDED = "=" * 30 + " {count} passed in 0.03s " + "=" * 30
@@ -55,25 +57,12 @@ def micro() -> Site:
 
 
 FILES = {
-    "shop/__init__.py": "",
-    "shop/cart.py": "def total(a, b):\n    return a - b\n",
-    "tests/__init__.py": "",
-    "tests/test_old.py": "import unittest\n\n\nclass TestOld(unittest.TestCase):\n    def test_x(self):\n"
-    "        pass\n",
+    **TINY,
     "tests/test_cart.py": "import unittest\n\nfrom shop.cart import total\n\n\nclass TestCart(unittest.TestCase):\n"
     "    def test_zero(self):\n        self.assertEqual(total(0, 0), 0)\n",
     "setup.py": "import sys\n\nprint('built', sys.argv[1:])\n",
     "README.md": "# shop\n",
-    ".gitignore": "*.log\n",
 }
-GOLD = """diff --git a/shop/cart.py b/shop/cart.py
---- a/shop/cart.py
-+++ b/shop/cart.py
-@@ -1,2 +1,2 @@
- def total(a, b):
--    return a - b
-+    return a + b
-"""
 TEST_PATCH = """diff --git a/tests/test_cart.py b/tests/test_cart.py
 --- a/tests/test_cart.py
 +++ b/tests/test_cart.py
@@ -176,54 +165,70 @@ def toy() -> Site:
 
 @contextmanager
 def smith() -> Iterator[Site]:
-    from tests.envs.set_images import BUG, GOOD, PROJECT, SMITH_ROW, smith_image
+    from tests.envs.set_images import smith_image
+
+    with _image(smith_image, "smith") as image:
+        yield smith_site(image)
+
+
+def smith_site(image: str) -> Site:
+    """The agent has no hidden tests: the set takes their files out of its sandbox."""
+    from tests.envs.set_images import BUG, GOOD, PROJECT, SMITH_ROW
 
     ids = [*SMITH_ROW["FAIL_TO_PASS"], *SMITH_ROW["PASS_TO_PASS"]]
-    with _image(smith_image, "smith") as image:
-        yield Site(
-            name="smith",
-            task=_set_task("swe-smith", {**SMITH_ROW, "image_name": "x/" + image}, image),
-            runner="pytest",
-            judges=("train",),
-            backends=(DOCKER,),
-            product="shop/cart.py",
-            text=GOOD.replace("a + b", "a - b"),
-            function="total",
-            hidden="tests/test_cart.py",
-            tests={"": ("test_total", "test_zero", "test_double")},
-            report="\n".join([*(f"{each} PASSED [ 25%]" for each in ids), pytest_report([], len(ids))]),
-            base={**PROJECT, "shop/cart.py": GOOD.replace("a + b", "a - b"), "tests/test_cart.py": ""},
-            gold="".join(_reversed(BUG)),
-            answers={(1, 2): 3},
-            nodes={each: each.split("::")[0] for each in ids},
-        )
+    bug = GOOD.replace("a + b", "a - b")
+    seen = {path: text for path, text in PROJECT.items() if path != "tests/test_cart.py"}
+    return Site(
+        name="smith",
+        task=_set_task("swe-smith", {**SMITH_ROW, "image_name": "x/" + image}, image),
+        runner="pytest",
+        judges=("train",),
+        backends=(DOCKER,),
+        product="shop/cart.py",
+        text=bug,
+        function="total",
+        hidden="tests/test_cart.py",
+        tests={"": ("test_total", "test_zero", "test_double")},
+        report="\n".join([*(f"{each} PASSED [ 25%]" for each in ids), pytest_report([], len(ids))]),
+        base={**seen, "shop/cart.py": bug},
+        gold="".join(_reversed(BUG)),
+        answers={(1, 2): 3},
+        nodes={each: each.split("::")[0] for each in ids},
+    )
 
 
 @contextmanager
 def r2e() -> Iterator[Site]:
-    from tests.envs.set_images import GOOD, PROJECT, R2E_ROW, r2e_image
+    from tests.envs.set_images import r2e_image
+
+    with _image(r2e_image, "r2e") as image:
+        yield r2e_site(image)
+
+
+def r2e_site(image: str) -> Site:
+    from tests.envs.set_images import GOOD, PROJECT, R2E_ROW
 
     place = "r2e_tests/test_1.py::TestCart::"
     good = ["test_total", "test_names[a - b]", "test_names[c]"]
     lines = [*(f"PASSED {place}{name}" for name in good), f"FAILED {place}test_known_to_fail - assert"]
-    with _image(r2e_image, "r2e") as image:
-        yield Site(
-            name="r2e",
-            task=_set_task("r2e-gym", {**R2E_ROW, "docker_image": image}, image),
-            runner="pytest",
-            judges=("train",),
-            backends=(DOCKER,),
-            product="shop/cart.py",
-            text=GOOD.replace("a + b", "a - b"),
-            function="total",
-            hidden="r2e_tests/test_1.py",
-            tests={"TestCart": ("test_total",)},
-            report=pytest_report(lines, 3, 1),
-            base={**PROJECT, "shop/cart.py": GOOD.replace("a + b", "a - b")},
-            gold="-    return a - b\n+    return a + b\n",
-            answers={(1, 2): 3},
-            spare=("known_to_fail", "later"),
-        )
+    return Site(
+        name="r2e",
+        task=_set_task("r2e-gym", {**R2E_ROW, "docker_image": image}, image),
+        runner="pytest",
+        judges=("train",),
+        backends=(DOCKER,),
+        product="shop/cart.py",
+        text=GOOD.replace("a + b", "a - b"),
+        function="total",
+        hidden="r2e_tests/test_1.py",
+        tests={"TestCart": ("test_total",)},
+        report=pytest_report(lines, 3, 1),
+        base={**PROJECT, "shop/cart.py": GOOD.replace("a + b", "a - b")},
+        gold="-    return a - b\n+    return a + b\n",
+        answers={(1, 2): 3},
+        spare=("known_to_fail", "later"),
+        own_tests="tests/",
+    )
 
 
 def _reversed(patch: str) -> Iterator[str]:

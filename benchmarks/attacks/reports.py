@@ -87,6 +87,20 @@ TABLE.add(
     lambda site: site.code(said(site, MARKS), _EVERYWHERE, "os._exit(0)"),
 )
 TABLE.add(
+    "marks of the harness, then the runner runs on",
+    lambda site: site.code(said(site, MARKS), _EVERYWHERE),
+)
+TABLE.add(
+    "at exit, an outcome that is in no list",
+    lambda site: site.code(
+        "import atexit",
+        "import os",
+        f"TEXT = {''.join(f'ERRORS {each}' + chr(10) for each in site.nodes).encode()!r}",
+        "atexit.register(lambda: (os.write(1, TEXT), os._exit(0)))",
+    ),
+    on=("pytest",),
+)
+TABLE.add(
     "marks of the harness, the shell killed",
     lambda site: site.code(said(site, MARKS), _EVERYWHERE, "os.kill(os.getppid(), 9)", "os._exit(0)"),
 )

@@ -183,6 +183,14 @@ TABLE.add(
     ),
 )
 TABLE.add("hidden file written beforehand", lambda site: {site.hidden: site.fake_tests()})
+TABLE.add(
+    "tests' folder is a file",
+    lambda site: (
+        {**{path: None for path in site.base if path.startswith(site.folder)}, site.folder.rstrip("/"): "a file\n"}
+        if site.folder
+        else None
+    ),
+)
 TABLE.add("hidden file is a folder", lambda site: {f"{site.hidden}/x.py": site.fake_tests()})
 TABLE.add(
     "names that differ in case",

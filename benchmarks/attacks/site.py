@@ -50,6 +50,8 @@ class Site:
     """The row as training has it, where that differs."""
     spare: tuple[str, ...] = ()
     """Words in names of tests that must go on failing."""
+    own_tests: str | None = None
+    """Folder where somebody who works there would put tests; None: that of the hidden file."""
     installs: bool = False
     """The test command runs the repository's setup.py before it puts the hidden tests in."""
 
@@ -65,6 +67,10 @@ class Site:
     def folder(self) -> str:
         """The hidden file's folder, with a final slash unless it is the root."""
         return self.hidden.rpartition("/")[0] + "/" if "/" in self.hidden else ""
+
+    @property
+    def tests_folder(self) -> str:
+        return self.folder if self.own_tests is None else self.own_tests
 
     @property
     def unless(self) -> str:

@@ -151,7 +151,9 @@ class Evaluation:
         if not (sure or may_watch(row.log_parser, row.eval_script)):
             return cls(folder, files, None, judged)
         bytes_of = {path.decode("utf-8", "surrogateescape"): each.object_id("") for path, each in (tests or {}).items()}
-        expected = {path: bytes_of.get(path, "") for path in (*judged.settled, *bytes_of) if path.endswith(".py")}
+        folders = [f"{path}/" for path in row.hidden_targets if not path.endswith(".py")]
+        named = [path for path in (*judged.settled, *bytes_of) if path.endswith(".py")]
+        expected = {path: bytes_of.get(path, "") for path in (*named, *folders)}
         watch = Watch(folder, row.repo_dir, sure, expected)
         return cls(folder, {**files, **watch.files}, watch, judged)
 

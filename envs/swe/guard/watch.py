@@ -112,7 +112,8 @@ class Watch:
     root: str
     sure: bool
     judged: Mapping[str, str] = field(default_factory=dict)
-    """Files below `root` -> git's blob id of the bytes that are to be judged, or empty."""
+    """Files below `root` (or folders, with a final slash) -> git's blob id of the bytes that are to be judged, or
+    empty."""
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
