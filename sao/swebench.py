@@ -86,6 +86,12 @@ class RowChoice:
             raise EvalError("no row is left to evaluate: look at --instance, --skip and --limit")
         return rows
 
+    def validated(self, rows: Sequence[HarnessRow]) -> frozenset[str]:
+        """Of `rows` those that a list of validate calls good, and that have not changed since. Raises EvalError."""
+        words = [word for word in (self.skip, *self.network) if word and word.endswith(".json")]
+        good = {name: digest for word in words for name, digest in read_skip_list(word).good.items()}
+        return frozenset(row.instance_id for row in rows if good.get(row.instance_id) == row.digest())
+
     def settings(self, settings: GradeSettings, rows: Sequence[HarnessRow]) -> GradeSettings:
         """With the network switched on for those of `rows` that are named. Raises EvalError."""
         return dataclasses.replace(settings, network=self._networked() & {row.instance_id for row in rows})
@@ -118,7 +124,7 @@ def grade(
         given = read_predictions(predictions)
     name = run or f"swebench-{choice.label}-{Path(predictions).name.split('.')[0]}"
     with EvalFolder(runs_folder() / name) as folder:
-        return asyncio.run(_grade(config, console, rows, given, settings, folder, choice.label))
+        return asyncio.run(_grade(config, console, rows, given, settings, folder, choice))
 
 
 async def _grade(
@@ -128,7 +134,7 @@ async def _grade(
     predictions: Mapping[str, Prediction],
     settings: GradeSettings,
     folder: EvalFolder,
-    label: str,
+    choice: RowChoice,
     turns: Mapping[str, Sequence[Section]] | None = None,
     endpoint: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
@@ -151,12 +157,12 @@ async def _grade(
     finally:
         await backend.close()
     graded = {each.instance_id: each for each in made}
-    facts = _facts(predictions, settings, harness.version, label, backend.name)
+    facts = _facts(predictions, settings, harness.version, choice.label, backend.name)
     if agent:
         facts["agent"] = dict(agent)
     if endpoint:
         facts["endpoint"] = dict(endpoint)
-    report = run_report(rows, predictions, graded, **facts)
+    report = run_report(rows, predictions, graded, validated=choice.validated(rows), **facts)
     model = facts["model"]
     folder.write_json("report.json", report)
     folder.write_json(f"{model.replace('/', '__')}.{folder.name}.json", report)  # under its official name too
@@ -340,7 +346,7 @@ def run_agent(
             turns = turns_of(opened.log, load_tokenizer(opened.tokenizer).decode, lambda one: one.identity.task_id)
             said = endpoint_summary(TrajectoryLog(opened.log).read())
             about = agent_facts(config, preset)
-            graded = await _grade(config, console, rows, made, settings, folder, choice.label, turns, said, about)
+            graded = await _grade(config, console, rows, made, settings, folder, choice, turns, said, about)
             return max(code, graded)
 
     try:

@@ -32,6 +32,7 @@ from eval.swebench.predictions import Prediction
 from eval.swebench.resolve import resolves
 from eval.swebench.rows import HarnessRow
 from eval.swebench.store import EvalFolder, resume_key
+from eval.swebench.wants_network import missed_network
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ class Grader:
         log = await asyncio.to_thread((place / "test_output.txt").resolve)
         if run.timed_out:
             reason, tier = await self.harness.classify(row.instance_id, log)
-            blank = dataclasses.replace(blank, failure_reason=reason, failure_tier=tier)
+            missed = await aside(len(run.log), missed_network, run.log)
+            blank = dataclasses.replace(blank, failure_reason=reason, failure_tier=tier, missed_network=missed)
             return _error(blank, ErrorKind.TIMED_OUT, f"the tests did not end within {blank.timeout_s:g} s")
         judged = await self.harness.judge(row, prediction.official(), log)
         told = Told(run.log, script, run.exit_code, run.lost_bytes, run.noted.whole)
@@ -204,6 +206,7 @@ class Grader:
             infra_failure=bool(judged.report.get("infra_failure")),
             failure_reason=reason,
             failure_tier=tier,
+            missed_network=not resolved and await aside(len(run.log), missed_network, run.log),
             report=judged.report,
         )
 

@@ -63,6 +63,8 @@ class Graded:
     failure_reason: str = ""
     """What the package sees in the log of an instance that is not resolved; advisory, with its tier."""
     failure_tier: str = ""
+    missed_network: bool = False
+    """It failed, and its log shows that it missed a network: more than an installer's retries."""
     attempts: int = 1
     seconds: float = 0.0
     test_seconds: float = 0.0

@@ -17,11 +17,19 @@ from eval.swebench.outcome import Graded, Verdict
 from eval.swebench.predictions import Prediction
 from eval.swebench.rows import HarnessRow
 
+_SHOWN = 10
+
 
 def run_report(
-    rows: Sequence[HarnessRow], predictions: Mapping[str, Prediction], graded: Mapping[str, Graded], **facts: Any
+    rows: Sequence[HarnessRow],
+    predictions: Mapping[str, Prediction],
+    graded: Mapping[str, Graded],
+    *,
+    validated: Collection[str] = (),
+    **facts: Any,
 ) -> dict[str, Any]:
-    """`graded`: what this run has verdicts for; `facts` (harness version, backend, ...) are added as they are."""
+    """`graded`: what this run has verdicts for; `validated`: rows that told right from wrong; `facts` (harness version,
+    backend, ...) are added as they are."""
     known = [row.instance_id for row in rows]
     by: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
     for name in known:
@@ -70,6 +78,9 @@ def run_report(
         "findings": dict(sorted(suspicious.items())),
         "disagreement_ids": sorted(name for name, each in graded.items() if not each.agrees),
         "unknown_ids": unknown_ids(known, predictions),
+        "validated_instances": sum(name in validated for name in known),
+        "not_validated_ids": sorted(set(known) - set(validated)),
+        "missed_network_ids": sorted(name for name, each in graded.items() if each.missed_network),
         "network_ids": sorted(name for name, each in graded.items() if each.network != "none"),
     }
     return {**official, **ours, **facts}
@@ -86,7 +97,9 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("resolved", f"{report['resolved_instances']}/{total} = {100 * report['score']:.1f} % "
                      f"[{100 * low:.1f}, {100 * high:.1f}] 95 % Wilson"),
         ("coverage", f"{100 * report['coverage']:.1f} % of the instances have a verdict about the model"),
+        ("rows", _checked(report)),
         ("unresolved", str(report["unresolved_instances"])),
+        *_environment(report),
         ("empty patch", str(report["empty_patch_instances"])),
         ("error", f"{report['error_instances']}{f' ({kinds})' if kinds else ''}"),
         ("incomplete", str(len(report["incomplete_ids"]))),
@@ -96,6 +109,36 @@ def figure_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         *agent_rows(report.get("agent", {})),
         *summary_rows(report.get("endpoint", {})),
     ]  # fmt: skip
+
+
+def _checked(report: Mapping[str, Any]) -> str:
+    """A FAIL_TO_PASS test that passes without any change counts as solved: nobody but validate has looked."""
+    good, total = report["validated_instances"], report["total_instances"]
+    if good == total:
+        return f"all {total} checked by validate"
+    told = f"{good} of {total} checked by validate" if good else "not validated"
+    return (
+        f"{told}: a FAIL_TO_PASS test that passes without any change counts as solved, a reference fix that fails here "
+        "as unresolved. sao eval swebench validate finds such rows; its list goes to --skip"
+    )
+
+
+def _environment(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Failures that look like the machine's: no verdict changes by them, and coverage counts them."""
+    rows = []
+    for what, key in (
+        ("environment?", "infra_failure_ids"),
+        ("ambiguous?", "ambiguous_failure_ids"),
+        ("missed network", "missed_network_ids"),
+    ):
+        if names := report[key]:
+            reasons = report["failure_reasons"]
+            shown = ", ".join(f"{name} ({reasons[name]})" if name in reasons else name for name in names[:_SHOWN])
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            rows.append((what, f"{len(names)} may be the machine's and not the model's: {shown}{more}"))
+    if rows:
+        rows.append(("", "sao eval swebench validate says whether their reference fixes pass here"))
+    return rows
 
 
 def agent_rows(agent: Mapping[str, Any]) -> list[tuple[str, str]]:

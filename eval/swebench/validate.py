@@ -24,6 +24,8 @@ class RowCheck:
     instance_id: str
     gold: tuple[Graded, ...]
     nothing: tuple[Graded, ...]
+    digest: str = ""
+    """Of the row (`HarnessRow.digest`)."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -51,10 +53,8 @@ class RowCheck:
 
     @property
     def needs_network(self) -> bool:
-        """Its tests looked for the network in vain, or had it."""
-        return self.with_network or any(
-            each.failure_reason == "network_unreachable" for each in (*self.gold, *self.nothing)
-        )
+        """It had one, or its reference fix failed for want of one. What fails without the fix says nothing: it must."""
+        return self.with_network or any(each.missed_network for each in self.gold)
 
     @property
     def with_network(self) -> bool:
@@ -90,7 +90,8 @@ async def check_rows(
     for row in rows:
         mine = [each for (one, _), each in zip(plan, made, strict=True) if one is row]
         gold = tuple(each for each in mine if each.model.startswith(GOLD))
-        checks.append(RowCheck(row.instance_id, gold, tuple(each for each in mine if each not in gold)))
+        nothing = tuple(each for each in mine if each not in gold)
+        checks.append(RowCheck(row.instance_id, gold, nothing, row.digest()))
     return checks
 
 
@@ -108,5 +109,6 @@ def skip_list(checks: Sequence[RowCheck], **facts: Any) -> Mapping[str, Any]:
         "checked_with_network": sorted(each.instance_id for each in checks if each.with_network),
         "usable": sum(each.usable for each in checks),
         "checked": len(checks),
+        "good": {each.instance_id: each.digest for each in checks if each.usable},
         **facts,
     }

@@ -28,6 +28,7 @@ from eval.swebench.rows import HarnessRow
 from eval.swebench.skipping import read_skip_list
 from eval.swebench.store import EvalFolder
 from eval.swebench.validate import RowCheck, check_rows, skip_list
+from eval.swebench.wants_network import missed_network
 from sao.eval_agent import verifiers
 from sao.swebench import RowChoice
 from tests.conftest import BASE_IMAGE
@@ -171,25 +172,56 @@ def test_a_row_that_needs_one_is_found_and_then_runs(tmp_path: Path) -> None:
     }
 
 
+PIP = "".join(
+    f"WARNING: Retrying (Retry(total={left}, connect=None)) after connection broken by 'NewConnectionError': Failed to "
+    "establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/numpy/\n"
+    for left in (4, 3)
+)
+GAVE_UP = "ERROR: Could not find a version that satisfies the requirement setuptools>=61 (from versions: none)\n"
+NPM = "npm warn retry will retry, error on last attempt: FetchError getaddrinfo EAI_AGAIN registry.example\n"
+
+
+@pytest.mark.parametrize(
+    ("installing", "tests", "missed"),
+    [
+        (PIP, "FAILED t.py::test_a - assert 1 == 2", False),
+        (NPM, "FAIL a.test.js", False),
+        (PIP + GAVE_UP, "ModuleNotFoundError: No module named 'x'", True),
+        ("npm ERR! network request to https://registry.example failed: getaddrinfo ENOTFOUND\n", "", True),
+        (GAVE_UP, "", False),  # that version does not exist
+        ("", "E socket.gaierror: [Errno -3] Temporary failure in name resolution", True),
+        ("", "curl: (6) Could not resolve host: example.org", True),
+        ("", PIP + "FAILED t.py::test_a", False),
+        ("", "java.net.UnknownHostException: example.org", True),
+    ],
+)
+def test_an_installers_retries_are_no_want_of_a_network(installing: str, tests: str, missed: bool) -> None:
+    log = f"{installing}+ : '>>>>> Start Test Output'\n{tests}\n+ : '>>>>> End Test Output'\n"
+    assert missed_network(log) is missed
+
+
 # -- which rows: validate's list --------------------------------------------------------------------------------------
 
 
-def checked(name: str, verdict: Verdict, *, network: str = "none", reason: str = "") -> RowCheck:
-    gold = Graded(name, "gold-0", "", verdict, network=network, failure_reason=reason)  # type: ignore[arg-type]
-    return RowCheck(name, (gold,), (dataclasses.replace(gold, verdict=Verdict.UNRESOLVED, failure_reason=""),))
+def checked(name: str, verdict: Verdict, *, network: str = "none", missed: bool = False) -> RowCheck:
+    gold = Graded(name, "gold-0", "", verdict, network=network, missed_network=missed)  # type: ignore[arg-type]
+    # Without the fix every row fails, and the installer's retries stand in each of these logs.
+    nothing = dataclasses.replace(gold, verdict=Verdict.UNRESOLVED, missed_network=True)
+    return RowCheck(name, (gold,), (nothing,), f"digest of {name}")
 
 
 def test_a_row_that_lacked_a_network_is_run_with_one_and_one_that_failed_with_it_is_not(tmp_path: Path) -> None:
     checks = [
         checked("fine", Verdict.RESOLVED),
         checked("broken", Verdict.UNRESOLVED),
-        checked("fetches", Verdict.UNRESOLVED, reason="network_unreachable"),
+        checked("fetches", Verdict.UNRESOLVED, missed=True),
         checked("hopeless", Verdict.UNRESOLVED, network="bridge"),
         checked("helped", Verdict.RESOLVED, network="bridge"),
     ]
     (tmp_path / "skip.json").write_text(json.dumps(skip_list(checks)))
     found = read_skip_list(str(tmp_path / "skip.json"))
     assert found.need_network == {"fetches", "hopeless", "helped"}
+    assert found.good == {name: f"digest of {name}" for name in ("fine", "helped")}
     assert found.left_out(frozenset()) == {"broken", "fetches", "hopeless"}
     assert found.left_out(found.need_network) == {"broken", "hopeless"}
 

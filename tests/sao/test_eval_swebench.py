@@ -41,6 +41,10 @@ def test_gold_nothing_and_the_comparison(runs: Path, tmp_path: Path, capsys: pyt
     code, said = sao(*GRADE, "-p", "gold", "--run", "gold", capsys=capsys)
     assert code == 0, said
     assert "3/3 = 100.0 % [43.9, 100.0] 95 % Wilson" in said
+    unchecked = "not validated: a FAIL_TO_PASS test that passes without any change counts as solved"
+    assert unchecked in said
+    assert all(unchecked in (runs / "gold" / name).read_text() for name in ("report.html", "report.md"))
+    assert json.loads((runs / "gold" / "report.json").read_text())["not_validated_ids"] == names
     assert (runs / "gold" / "report.html").read_text().count(">whole file</a>") == 9  # patch, log, script of each
     write_predictions(tmp_path / "p.jsonl", {names[0]: GOLD, names[1]: "", "other__set-1": GOLD})
     code, said = sao(*GRADE, "-p", "p.jsonl", "--run", "mine", capsys=capsys)
@@ -86,6 +90,7 @@ def test_validate_writes_a_skip_list(runs: Path, tmp_path: Path, capsys: pytest.
     code, said = sao(*GRADE, "-p", "gold", "--skip", str(runs / "check" / "skip.json"), capsys=capsys)
     assert code == 0
     assert "1/1 = 100.0 %" in said
+    assert "all 1 checked by validate" in said
 
 
 def test_an_agent_run_is_graded_in_one_go(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
