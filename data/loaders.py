@@ -5,7 +5,8 @@ Sets that `data.sets` knows are read by their own columns, from the hub or from 
 A set is refused as a whole when a row cannot be used or an instance id comes twice: a run on part of a task set would
 report figures for another set than the one named. Training sets that hold rows which nothing here can run are the
 exception (`data.sets.CannotRun`): these are left out, counted by reason in a warning, and a set of nothing else is
-refused. `datasets` is imported only when a file or hub set is asked for.
+refused. Nothing here runs a row: `sao tasks validate` shows every one whose reference fix is not paid on this machine.
+`datasets` is imported only when a file or hub set is asked for.
 """
 
 from __future__ import annotations
@@ -115,7 +116,14 @@ def _tasks(
         raise TaskError(f"{source}: none of its {left_out.total()} rows can run here ({reasons})")
     if left_out:
         seen = left_out.total() + len(tasks)
-        log.warning("%s: %d of %d rows cannot run here, left out (%s)", source, left_out.total(), seen, reasons)
+        log.warning(
+            "%s: %d of %d rows cannot run here, left out (%s); sao tasks validate shows which others are not paid for "
+            "their reference fix",
+            source,
+            left_out.total(),
+            seen,
+            reasons,
+        )
     if not tasks:
         raise TaskError(f"{source} has no rows in split {split}")
     return list(tasks.values())

@@ -52,6 +52,7 @@ from sao.images import fetch_for_run
 from sao.inherited import inherited, unreadable, warn
 from sao.paths import model_folder
 from sao.rundir import RunDir, open_run, shown_name
+from sao.validated import unvalidated
 from sao.view import RolloutView, Tally
 
 
@@ -61,6 +62,7 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
     warn_of_benchmark(parts.tasks, console)
     warn(console, inherited(config, parts.preset))
     warn(console, unreadable(config))
+    warn(console, unvalidated(config, parts.tasks))
     folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
@@ -264,6 +266,7 @@ def describe_plan(config: Config, console: Console) -> None:
     check_tasks(tasks)
     warn(console, inherited(config, preset))
     warn(console, unreadable(config))
+    warn(console, unvalidated(config, tasks))
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     limits, at_once = preset.limits, config.rollout.concurrency
     heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)

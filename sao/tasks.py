@@ -17,6 +17,7 @@ from envs.swe import validate
 from envs.swe.validate import TestLists
 from sao.assemble import backend_of, tasks_of
 from sao.config import Config
+from sao.validated import remember
 
 
 def show_tasks(config: Config, console: Console, count: int, with_fix: bool) -> None:
@@ -59,7 +60,9 @@ async def _validate(config: Config, console: Console, tasks: Sequence[Task], rep
                 progress.advance(bar)
                 return task, result.problems, result.gold[0].reward, result.empty[0].reward
 
-            for task, problems, gold, empty in await asyncio.gather(*map(one, tasks)):
+            checked = await asyncio.gather(*map(one, tasks))
+            remember([(task, problems) for task, problems, _, _ in checked])
+            for task, problems, gold, empty in checked:
                 bad += bool(problems)
                 verdict = f"[red]{escape('; '.join(problems))}[/red]" if problems else "[green]usable[/green]"
                 table.add_row(escape(task.task_id), f"{gold:g}", f"{empty:g}", verdict)

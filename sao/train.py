@@ -36,6 +36,7 @@ from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
 from sao.train_report import write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
+from sao.validated import unvalidated
 from trainer.controls import check_plan
 from trainer.ledger import Ledger, audit, from_journal
 from trainer.metrics import check_trackers
@@ -125,6 +126,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     check_plan(config.train.resolved_step().advantage.kind, config.train.planned, len(parts.tasks))
     warn(console, inherited(config, parts.preset, training=True))
     warn(console, unreadable(config))
+    warn(console, unvalidated(config, parts.tasks))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "
