@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import secrets
 import time
@@ -388,6 +389,15 @@ class Channel:
                 raise PermissionError(errno.EACCES, "not readable", path)
             case other:
                 raise OSError(errno.EIO, f"not a regular file or not readable ({other})", path)
+
+    async def look(self, rules: Sequence[str]) -> tuple[str, ...] | None:
+        """Files that changed since the channel came up, see channel_files.pl; None where it is channel.sh."""
+        if not self.helper:
+            return None
+        done = await self._transfer("look", "\0".join(rules))
+        if done.words[0] == "unknown":
+            return None
+        return tuple(os.fsdecode(path) for path in bytes(done.head).split(b"\0") if path)
 
 
 def _shares(cap: int, block: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from envs.sandbox.channel import Channel
 from envs.sandbox.contract import (
@@ -138,3 +138,6 @@ class ChannelledSandbox(Sandbox):
 
     async def get(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
         return await self.channel.get(inside(path, self.spec.workdir), max_bytes)
+
+    async def altered(self, rules: Sequence[str]) -> tuple[str, ...] | None:
+        return await self.channel.look(rules)

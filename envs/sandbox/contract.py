@@ -10,7 +10,7 @@ driver dies, however it dies, the sandbox ends by itself.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
@@ -156,6 +156,14 @@ class Sandbox(abc.ABC):
     @abc.abstractmethod
     async def get(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
         """Read a regular file. Raises FileNotFoundError, IsADirectoryError, ValueError when larger than max_bytes."""
+
+    async def altered(self, rules: Sequence[str]) -> tuple[str, ...] | None:
+        """Files that what ran in the sandbox changed since its start, even where they have their old bytes again; told
+        by what runs outside of it or before it, by no program that it could have replaced. None: nobody can tell here.
+
+        `rules`: `T/folder` what stands in it, `R/folder` all below it, `-name` folders that are not gone into; parts of
+        a folder's path may hold one `*`. Folders that are links are left out. Raises SandboxError."""
+        return None
 
     @property
     @abc.abstractmethod

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from envs.sandbox.altered import looked_at
 from envs.sandbox.channelled import BASE_ENV, ChannelledSandbox
 from envs.sandbox.contract import (
     NetworkRefused,
@@ -57,6 +58,8 @@ START_TRIES = 3
 REAP_S = 30.0
 STATE_S = 7 * 86400.0
 """A kept state is removed after so long, whoever it is of; a run that still needs it makes it again."""
+_DELETED = 2
+"""The engine's kind of a change."""
 _HOSTS = (
     "[ -s /etc/hosts ] || printf '127.0.0.1\\tlocalhost sandbox\\n::1\\tlocalhost\\n' 2>/dev/null >/etc/hosts || true"
 )
@@ -190,6 +193,15 @@ class DockerSandbox(ChannelledSandbox):
                     lambda api: container_end(api, self.container_id, self._started, silent)
                 )
         return dataclasses.replace(end, said=self._stream.said.decode("utf-8", "replace").strip())
+
+    async def altered(self, rules: Sequence[str]) -> tuple[str, ...] | None:
+        """Where the channel cannot look, the engine compares all of the container's files with the image's (half a
+        second and more), by size and time."""
+        found = await super().altered(rules)
+        if found is None:
+            changes = await self._backend._typed(lambda api: api.diff(self.container_id))
+            found = looked_at((each["Path"] for each in changes or () if each["Kind"] != _DELETED), rules)
+        return found
 
     async def close(self) -> None:
         if self._closing is None:

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from envs.sandbox.cgroups import Group, leftover_groups, make_group, remove_leftover
@@ -199,6 +200,11 @@ class EmbeddedSandbox(ChannelledSandbox):
                 return True
             await asyncio.sleep(pause)
         return False
+
+    async def altered(self, rules: Sequence[str]) -> tuple[str, ...] | None:
+        """All but the workdir and the home is read-only."""
+        own = [rule for rule in rules if rule[0] == "-" or rule[1:].startswith(("/root/", f"{self.spec.workdir}/"))]
+        return await super().altered(own)
 
     async def close(self) -> None:
         if self._closing is None:

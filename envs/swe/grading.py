@@ -10,6 +10,7 @@ stand as the row has them. What the guard (envs.swe.guard) finds decisive is not
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import re
@@ -37,8 +38,12 @@ from envs.swe.guard import (
     decisive,
     examine,
     in_the_run,
+    installs,
+    look,
     may_watch,
+    starts_others,
 )
+from envs.swe.guard.expected import SCRIPT, as_the_patch_makes_them, taken_out
 from envs.swe.guard.patch import patch_findings
 from envs.swe.guard.run import Names
 from envs.swe.package_parsers import NAMES as PACKAGES
@@ -154,7 +159,7 @@ class Evaluation:
         folders = [f"{path}/" for path in row.hidden_targets if not path.endswith(".py")]
         named = [path for path in (*judged.settled, *bytes_of) if path.endswith(".py")]
         expected = {path: bytes_of.get(path, "") for path in (*named, *folders)}
-        watch = Watch(folder, row.repo_dir, sure, expected)
+        watch = Watch(folder, row.repo_dir, sure, expected, ends=not starts_others(row.eval_script))
         return cls(folder, {**files, **watch.files}, watch, judged)
 
     async def run(self, sandbox: Sandbox, row: SweRow, *, timeout_s: float) -> TestRun:
@@ -170,13 +175,16 @@ class Evaluation:
             seconds = time.monotonic() - started
             # The package's patterns are not linear, and its modules are not for this process.
             size = len(result.output) + (INLINE if row.log_parser in PACKAGES else 0)
-            run = await aside(size + 1, _read_run, row, result, self.watch, seconds, timeout_s)
+            reading = aside(size + 1, _read_run, row, result, self.watch, seconds, timeout_s)
+            whole = installs(row.eval_script) or not can_watch(row.log_parser, row.eval_script)
+            run, altered = await asyncio.gather(reading, look(sandbox, row.repo_dir, whole=whole))
         except TooHard as error:
             return TestRun(ParsedLog(), "", result.exit_code, seconds, f"the test log cannot be read: {error}")
         except BY_COMMANDS as error:
             seconds = time.monotonic() - started
             return TestRun(ParsedLog(), "", -1, seconds, f"the tests ended their sandbox: {error}")
-        return dataclasses.replace(run, base=self.judged.base)
+        noted = dataclasses.replace(run.noted, altered=altered)
+        return dataclasses.replace(run, base=self.judged.base, noted=noted)
 
 
 def self_applied(row: SweRow) -> bool:
@@ -196,14 +204,18 @@ async def run_tests(
     await sandbox.put_tar(folder, pack_files({**patches, **evaluation.files}))
     deletes = int(any(b"deleted file" in text or b"rename from" in text for text in (patch, row.test_patch)))
     variables = f"D={quote(row.repo_dir)} B={row.base_commit} W={folder} SELF_APPLIED={int(self_applied(row))} "
-    applied = await run_script(sandbox, f"{variables}DELETES={deletes}\n{_APPLY}", timeout_s=_APPLY_TIMEOUT_S)
+    asks = self_applied(row) and as_the_patch_makes_them(row.eval_script)
+    script = f"{variables}DELETES={deletes}\n{SCRIPT if asks else ''}{_APPLY}"
+    applied = await run_script(sandbox, script, timeout_s=_APPLY_TIMEOUT_S)
+    expected, said = taken_out(applied.text)
     if applied.timed_out or applied.exit_code not in (0, _DOES_NOT_APPLY):
         what = "test_patch does not apply to base_commit" if applied.exit_code == _TEST_PATCH_BROKEN else "cannot apply"
-        raise EnvironmentFault(f"task {row.task_id}: {what}: {applied.text.strip()[-1500:]}")
+        raise EnvironmentFault(f"task {row.task_id}: {what}: {said.strip()[-1500:]}")
     if applied.exit_code == _DOES_NOT_APPLY:
-        reason = f"the patch does not apply: {applied.text.strip()[-1000:]}"
+        reason = f"the patch does not apply: {said.strip()[-1000:]}"
         return TestRun(ParsedLog(), "", applied.exit_code, 0.0, reason)
-    return await evaluation.run(sandbox, row, timeout_s=timeout_s)
+    run = await evaluation.run(sandbox, row, timeout_s=timeout_s)
+    return dataclasses.replace(run, noted=dataclasses.replace(run.noted, expected=expected))
 
 
 async def diff_and_test(

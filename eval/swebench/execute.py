@@ -25,7 +25,8 @@ from envs.sandbox.contract import BY_COMMANDS, ExecResult, Network, Sandbox, San
 from envs.swe.diff import pack_files
 from envs.swe.git import quote, run_script
 from envs.swe.grading import whole
-from envs.swe.guard import Judged, Noted, Watch, can_watch_script
+from envs.swe.guard import Judged, Noted, Watch, can_watch_script, look, starts_others
+from envs.swe.guard.expected import SCRIPT, as_the_patch_makes_them, taken_out
 from envs.swe.repository import provide, require_writable
 from eval.swebench.rows import HarnessRow
 
@@ -126,21 +127,24 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
         await require_writable(sandbox, row.swe)
     folder = f"/tmp/.driver-{secrets.token_hex(8)}"
     files = {"patch.diff": whole(patch), "eval.sh": script.encode("utf-8", "surrogateescape")}
+    files["test.patch"] = whole(row.swe.test_patch)
     watch = None
     if can_watch_script(script):
-        watch = Watch(folder, row.swe.repo_dir, True, dict.fromkeys(sorted(Judged(row.swe).files), ""))
+        judged = dict.fromkeys(sorted(Judged(row.swe).files), "")
+        watch = Watch(folder, row.swe.repo_dir, True, judged, ends=not starts_others(script))
         files |= watch.files
     await sandbox.put_tar(folder, pack_files(files))
-    applied = "nothing to apply"
+    applied, expected = "nothing to apply", dict[str, str]()
     if patch:
-        put_on = await run_script(
-            sandbox, f"D={quote(row.swe.repo_dir)} W={folder}\n{_APPLY}", timeout_s=_APPLY_TIMEOUT_S
-        )
+        names = f"D={quote(row.swe.repo_dir)} W={folder} B={row.swe.base_commit}\n"
+        asks = SCRIPT if watch and as_the_patch_makes_them(script) else ""
+        put_on = await run_script(sandbox, names + asks + _APPLY, timeout_s=_APPLY_TIMEOUT_S)
+        expected, said = taken_out(put_on.text)
         if put_on.exit_code == _DOES_NOT_APPLY:
-            return EvalRun("", why_not=put_on.text.strip()[-2000:], exit_code=put_on.exit_code)
+            return EvalRun("", why_not=said.strip()[-2000:], exit_code=put_on.exit_code)
         ways = {**dict(enumerate(LADDER)), _ALREADY_ON: "already on"}
         if put_on.timed_out or put_on.exit_code not in ways:
-            raise EnvironmentFault(f"{row.instance_id}: the patch could not be put on: {put_on.text.strip()[-1500:]}")
+            raise EnvironmentFault(f"{row.instance_id}: the patch could not be put on: {said.strip()[-1500:]}")
         applied = ways[put_on.exit_code]
     clean = " ".join(f"-u {name}" for name in BASE_ENV if name != "HOME")
     start, suffix = (f"{watch.prefix} ", f" {watch.suffix}") if watch else ("", "")
@@ -152,6 +156,8 @@ async def evaluate(sandbox: Sandbox, row: HarnessRow, script: str, patch: bytes,
     except BY_COMMANDS as error:
         return EvalRun("", applied=applied, exit_code=-1, seconds=time.monotonic() - began, ended=str(error))
     output, noted = await aside(len(result.output), watch.split, result.output) if watch else (result.output, Noted())
+    if not result.timed_out:
+        noted = dataclasses.replace(noted, expected=expected, altered=await look(sandbox, row.swe.repo_dir, whole=True))
     run = _read(dataclasses.replace(result, output=output), limit)
     return dataclasses.replace(run, applied=applied, watched=watch is not None, noted=noted)
 

@@ -247,6 +247,11 @@ def test_a_script_that_python_is_started_with_runs_as_ever(tmp_path: Path) -> No
     assert (log, code) == ("two 2\n", 0)
 
 
+def test_an_earlier_step_may_run_a_line_of_python(tmp_path: Path) -> None:
+    log, code, noted = watch(tmp_path, UNITTEST, "-c", "import bisect, sys; print(sys.argv)")
+    assert (log, code, noted.words) == ("['-c']\n", 0, ())
+
+
 def test_leaving_early_leaves_no_end(tmp_path: Path) -> None:
     log, _, noted = watch(
         tmp_path, BAD.format(product="m") + "m.f()\n", *UNITTEST_LINE, m="import os\ndef f(): os._exit(0)"

@@ -9,9 +9,10 @@ from envs.swe.guard.changes import FileChange, changed_files
 from envs.swe.guard.findings import Finding, Hole, decisive
 from envs.swe.guard.judged import Judged
 from envs.swe.guard.log import COUNTS, Told, claim_findings, list_findings, log_findings
+from envs.swe.guard.outside import look
 from envs.swe.guard.patch import patch_findings
 from envs.swe.guard.run import run_findings
-from envs.swe.guard.watch import Noted, Watch, can_watch, can_watch_script, may_watch
+from envs.swe.guard.watch import Noted, Watch, can_watch, can_watch_script, may_watch, starts_others
 
 __all__ = [
     "FileChange",
@@ -27,13 +28,21 @@ __all__ = [
     "decisive",
     "examine",
     "in_the_run",
+    "installs",
     "list_findings",
+    "look",
     "may_watch",
     "patch_findings",
+    "starts_others",
 ]
 
 
 _INSTALLS = re.compile(r"\bpip3? install|setup\.py|\bmake\b|\bbuild\b|\btox\b|\bconda\b.*\binstall\b")
+
+
+def installs(eval_script: str) -> bool:
+    """It may run code of the repository before the tests' runner starts."""
+    return _INSTALLS.search(eval_script) is not None
 
 
 def in_the_run(found: Iterable[Finding], judged: Judged, noted: Noted) -> list[Finding]:
@@ -41,7 +50,7 @@ def in_the_run(found: Iterable[Finding], judged: Judged, noted: Noted) -> list[F
     test uses. Where the script installs the project first, code may have run before anybody watched."""
     if not noted.whole:
         return list(found)
-    earlier = _INSTALLS.search(judged.row.eval_script) is not None
+    earlier = installs(judged.row.eval_script)
     loaded = {str(path) for end in noted.ends for path in end.get("loaded", ())}
     return [each for each in found if not each.file or each.file in loaded or (earlier and not each.alone)]
 

@@ -30,6 +30,8 @@ class Hole(enum.StrEnum):
     """A test that the fix should turn green counts as passed without having passed."""
     PROCESSES = "processes"
     """Something that an earlier step started lives on while the tests run."""
+    PROGRAMS = "programs of the image"
+    """git, the interpreter, its library or the test framework are not those that the image has."""
     LISTS = "test lists"
     """A judged test is in neither list of the package's report, or there is nothing to judge."""
     LOG = "log against itself"

@@ -10,6 +10,7 @@ from functools import cached_property
 from envs.swe.guard.changes import FileChange
 from envs.swe.guard.findings import Finding, Hole
 from envs.swe.guard.judged import Judged
+from envs.swe.guard.outside import altered_findings
 from envs.swe.guard.watch import Noted
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?!unittest/|_pytest/|pytest/|pluggy/)")
@@ -57,15 +58,19 @@ def run_findings(
     judged: Judged, noted: Noted, changes: Sequence[FileChange], claimed: Mapping[str, str], *, sure: bool
 ) -> list[Finding]:
     """`claimed`: judged test id -> the outcome that is counted for it. `sure`: no word at all is a finding too."""
+    kin = judged.kin(changes)
+    found = altered_findings(noted, kin)
     if not noted.words and not noted.damaged and not sure:
-        return []
-    found: list[Finding] = []
+        return found
     if claimed and (not noted.whole if sure or noted.of("began") else False):
         found.append(Finding(Hole.RUNNER, "the log shows results, but the test runner did not come to its own end"))
-    kin = judged.kin(changes)
     patched = {path: change for change in changes for path in change.paths}
     for began in noted.of("began"):
         found += _bytes(began, "when the tests began")
+        seen = began.get("bytes")
+        for path, name in noted.expected.items() if isinstance(seen, dict) else ():
+            if seen.get(path) not in (None, name):
+                found.append(Finding(Hole.LOADED, f"{path} was not what the test patch makes when the tests began"))
         if left := began.get("survivors"):
             what = f"{', '.join(map(str, left[:3]))} still ran when the tests began, started by an earlier step"
             found.append(Finding(Hole.PROCESSES, what))

@@ -18,7 +18,7 @@ import marshal
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -33,6 +33,13 @@ _RUNNER = re.compile(r"(?:^|[\s/;&(])(?:pytest|py\.test)\b|runtests\.py|-m (?:un
 # These hide the driver's folder from the runner's Python, or start it in a process that the witness leaves alone.
 _UNWATCHABLE = re.compile(r"PYTHONPATH|PYTHONHOME|\benv -i\b|\btox\b|\bnox\b|-p no:terminal|python3? -[A-Za-z]*[IES]")
 _OUTPUT = re.compile(r"^: '>>>>> Start Test Output'\n(.*?)^: '>>>>> End Test Output'", re.MULTILINE | re.DOTALL)
+
+# Programs that go on while the script does.
+_SERVICES = re.compile(
+    r"(?<![&>])&[ \t]*(?:$|\))|\b(?:nohup|setsid|daemon\w*|systemctl|Xvfb|redis-server|mysqld\w*|pg_ctl)\b|"
+    r"\bservice \w+ (?:re)?start|/etc/init\.d/",
+    re.MULTILINE,
+)
 
 
 @cache
@@ -62,6 +69,11 @@ def can_watch_script(script: str) -> bool:
     return _RUNNER.search(command) is not None and _UNWATCHABLE.search(script) is None
 
 
+def starts_others(script: str) -> bool:
+    """The row's own script starts what the tests need, so that what is left running may be its."""
+    return _SERVICES.search(script) is not None
+
+
 @dataclass(frozen=True)
 class Word:
     kind: str
@@ -77,6 +89,10 @@ class Noted:
     words: tuple[Word, ...] = ()
     damaged: bool = False
     """A part of what was told is missing."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """Judged files -> git's blob id of what base_commit and test patch make, where that is known."""
+    altered: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Beside it, what the driver saw of the image's programs (envs.swe.guard.outside)."""
 
     def of(self, kind: str) -> list[Any]:
         return [word.facts for word in self.words if word.kind == kind]
@@ -101,7 +117,8 @@ class Noted:
         return bool(self.ends) and counted and not self.damaged
 
     def to_json(self) -> list[list[Any]]:
-        return [[word.kind, word.facts, word.key] for word in self.words]
+        told: list[list[Any]] = [[word.kind, word.facts, word.key] for word in self.words]
+        return [*told, ["altered", dict(self.altered), ""]] if self.altered else told
 
 
 @dataclass(frozen=True)
@@ -114,12 +131,17 @@ class Watch:
     judged: Mapping[str, str] = field(default_factory=dict)
     """Files below `root` (or folders, with a final slash) -> git's blob id of the bytes that are to be judged, or
     empty."""
+    ends: bool = False
+    """What an earlier step left running is ended before any test is loaded. Only where nothing runs but the driver's
+    channel and this."""
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Below `folder`."""
-        settings = repr({"root": self.root, "judged": dict(self.judged)}).encode("utf-8", "surrogateescape")
+        settings = repr({"root": self.root, "judged": dict(self.judged), "ends": self.ends}).encode(
+            "utf-8", "surrogateescape"
+        )
         return {f"start/{name}": data for name, data in {**_program(), "settings": settings}.items()}
 
     @property

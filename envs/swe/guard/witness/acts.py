@@ -67,7 +67,7 @@ def make_acts(root, judged, say, hear, quiet):
 
     def hook(event, words):
         if event == "sao.say":
-            hear(words, getframe(1))
+            hear(words, getframe().f_back)
             return
         if event == "exec":
             name = words[0].co_filename if type(words[0]) is CodeType else ""
@@ -77,12 +77,9 @@ def make_acts(root, judged, say, hear, quiet):
             if me in quiet:
                 return
             quiet.add(me)
-            try:
-                by = getframe(1).f_code.co_filename
-            except ValueError:  # the script that Python was started with: the interpreter runs it
-                return
-            finally:
-                quiet.discard(me)
+            by = getframe().f_back  # none where the interpreter itself runs what -c was given
+            by = "" if by is None else by.f_code.co_filename
+            quiet.discard(me)
             if name.startswith("<") and by.rpartition("/")[2] in runners:
                 event = "run text by " + by.rpartition("/")[2]
             elif name.startswith(root) and (not name.endswith((".py", ".pyw")) or not os.path.isfile(name)):
@@ -123,11 +120,7 @@ def make_acts(root, judged, say, hear, quiet):
         quiet.add(me)
         try:
             near = event == "sys._getframe" or event.rpartition(" ")[2] in frames
-            try:
-                frame = getframe(1)
-            except ValueError:  # no code asked for it
-                return
-            found = place(frame, not near)
+            found = place(getframe().f_back, not near)
             if found is not None and len(told) < 200 and (event, found) not in told:
                 told.add((event, found))
                 say("act", [event, found[0], found[1]])

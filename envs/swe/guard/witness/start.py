@@ -1,5 +1,6 @@
 # The last part of the witness: what its others make is put together here. See __init__.py.
-# `settings`: secret, descriptor, root, judged (path, or folder with a final slash -> git's blob id).
+# `settings`: secret, descriptor, root, judged (path, or folder with a final slash -> git's blob id), ends (whether what
+# earlier steps left running is ended).
 # mypy: ignore-errors
 # ruff: noqa: F821
 def watch(settings):
@@ -7,7 +8,7 @@ def watch(settings):
     import sys
     from types import CodeType
 
-    root, judged = settings["root"] + "/", {}
+    root, judged, ends = settings["root"] + "/", {}, settings["ends"]
     for path, expected in settings["judged"].items():
         if not path.endswith("/"):
             judged[path] = expected
@@ -34,7 +35,7 @@ def watch(settings):
     hook, find_inodes, ran = make_acts(root, judged, say, hear, quiet)
     keep, changed, source_of = make_objects()
     other_bytes, Tests, rewriters = make_tests(root, judged, source_of)
-    survivors, git_steered = make_before(root)
+    survivors, git_steered = make_before(root, ends)
 
     builtin = dict(vars(sys.modules["builtins"]))
 
@@ -67,7 +68,9 @@ def watch(settings):
 
     def begin(runner):
         find_inodes()
-        say("began", {"runner": runner, "other_bytes": early + other_bytes(), "survivors": quietly(survivors) or [],
+        left = quietly(survivors) or []  # first: what is looked at afterwards nobody changes
+        other = early + other_bytes()
+        say("began", {"runner": runner, "other_bytes": other, "bytes": dict(judged), "survivors": left,
                       "git": quietly(git_steered) or []})  # fmt: skip
 
     def stop():
