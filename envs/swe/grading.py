@@ -159,7 +159,9 @@ class Evaluation:
         folders = [f"{path}/" for path in row.hidden_targets if not path.endswith(".py")]
         named = [path for path in (*judged.settled, *bytes_of) if path.endswith(".py")]
         expected = {path: bytes_of.get(path, "") for path in (*named, *folders)}
-        watch = Watch(folder, row.repo_dir, sure, expected, ends=not starts_others(row.eval_script))
+        earlier = installs(row.eval_script) or not sure
+        ends = not starts_others(row.eval_script)
+        watch = Watch(folder, row.repo_dir, sure, expected, ends=ends, installs=earlier)
         return cls(folder, {**files, **watch.files}, watch, judged)
 
     async def run(self, sandbox: Sandbox, row: SweRow, *, timeout_s: float) -> TestRun:

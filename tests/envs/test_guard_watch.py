@@ -191,6 +191,43 @@ def test_a_framework_that_is_not_what_it_was_is_told(tmp_path: Path, name: str) 
     assert end["changed"] or not noted.whole, log
 
 
+LOADER = """
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+class Loader(SourceFileLoader):
+    def get_code(self, name):
+        text = self.get_data(self.path).replace(b"super(TextTestResult, self).addFailure(test, err)", b"pass")
+        return compile(text, self.path, "exec")
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name == "unittest.runner" else None
+        if spec is not None:
+            spec.loader = Loader(name, spec.origin)
+        return spec
+
+sys.meta_path.insert(1, Finder())
+def safe_repr(*words): return ""
+def pformat(*words): return ""
+"""
+
+
+def test_a_framework_that_another_loader_made_is_held_against_its_file(tmp_path: Path) -> None:
+    """The standard library's pprint is taken from the work folder, while unittest itself is loaded."""
+    log, _, noted = watch(
+        tmp_path, BAD.format(product="m") + "self.assertEqual(1, 2)\n", *UNITTEST_LINE, m="", pprint=LOADER
+    )
+    [end] = noted.ends
+    assert "unittest.runner.addFailure" in [name for name, _ in end["unlike"]], (end, log)
+
+
+def test_a_clean_framework_is_what_its_files_make(tmp_path: Path) -> None:
+    source = "import unittest\n\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+    _, _, noted = watch(tmp_path, source, *PYTEST, "-rA", "test_m.py")
+    assert [end["unlike"] for end in noted.ends] == [[]]
+
+
 REACHES = {
     "frames": ("import sys\ndef f():\n    return sys._getframe(1)\nf()", "sys._getframe"),
     "other objects": ("import gc\ngc.get_objects()", "gc.get_objects"),

@@ -98,6 +98,9 @@ def _bytes(facts: Mapping[str, object], when: str) -> Iterator[Finding]:
 
 
 def _framework(end: Mapping[str, object], kin: bool) -> Iterator[Finding]:
+    unlike = end.get("unlike")
+    for name, source in unlike if isinstance(unlike, list) and not kin else ():
+        yield Finding(Hole.FRAMEWORK, f"{name} is not what its own file makes ({source})")
     changed = end.get("changed")
     for name, source in changed if isinstance(changed, list) else ():
         own = str(name).split(".")[0]

@@ -134,14 +134,15 @@ class Watch:
     ends: bool = False
     """What an earlier step left running is ended before any test is loaded. Only where nothing runs but the driver's
     channel and this."""
+    installs: bool = True
+    """Code of the repository may run before the runner starts."""
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Below `folder`."""
-        settings = repr({"root": self.root, "judged": dict(self.judged), "ends": self.ends}).encode(
-            "utf-8", "surrogateescape"
-        )
+        told = {"root": self.root, "judged": dict(self.judged), "ends": self.ends, "installs": self.installs}
+        settings = repr(told).encode("utf-8", "surrogateescape")
         return {f"start/{name}": data for name, data in {**_program(), "settings": settings}.items()}
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PARTS = ("voice", "acts", "objects", "made_of", "before", "unittests", "pytests", "start")
+PARTS = ("voice", "acts", "objects", "clean", "made_of", "before", "unittests", "pytests", "start")
 
 _LOAD = """
 import os

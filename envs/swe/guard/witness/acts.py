@@ -2,7 +2,7 @@
 # mypy: ignore-errors
 def make_acts(root, judged, say, hear, quiet):
     """What code of the repository does that honest code hardly ever does, said before it happens: (hook, find_inodes,
-    ran)."""
+    ran, own)."""
     import os
     import sys
     from _thread import get_ident
@@ -33,6 +33,7 @@ def make_acts(root, judged, say, hear, quiet):
     runners = {"timeit.py", "code.py", "codeop.py", "cProfile.py", "profile.py", "bdb.py", "pdb.py", "runpy.py",
                "trace.py", "doctest.py"}  # fmt: skip
     ran = set()  # files whose code was executed
+    own = [] if hasattr(sys, "addaudithook") else [""]  # those of the repository, in order; before Python 3.8 unknown
 
     inodes, names, stat = set(), {path.rpartition("/")[2] for path in judged}, os.stat
     try:
@@ -72,6 +73,8 @@ def make_acts(root, judged, say, hear, quiet):
         if event == "exec":
             name = words[0].co_filename if type(words[0]) is CodeType else ""
             ran.add(name)
+            if name.startswith(root) or not name.startswith(("/", "<")):
+                own.append(name)
             # Code of a module's own file is run by imports; all other is run by somebody who asked for it.
             me = get_ident()
             if me in quiet:
@@ -127,4 +130,4 @@ def make_acts(root, judged, say, hear, quiet):
         finally:
             quiet.discard(me)
 
-    return hook, find_inodes, ran
+    return hook, find_inodes, ran, own

@@ -1,6 +1,6 @@
 # The last part of the witness: what its others make is put together here. See __init__.py.
 # `settings`: secret, descriptor, root, judged (path, or folder with a final slash -> git's blob id), ends (whether what
-# earlier steps left running is ended).
+# earlier steps left running is ended), installs (whether an earlier step runs code of the repository).
 # mypy: ignore-errors
 # ruff: noqa: F821
 def watch(settings):
@@ -15,6 +15,7 @@ def watch(settings):
             continue
         for folder, _, files in os.walk(root + path):  # hidden tests that the row names by their folder alone
             judged.update({folder[len(root) :].rstrip("/") + "/" + each: "" for each in files if each.endswith(".py")})
+    installs = settings["installs"]
     frameworks = ("unittest", "_pytest", "pytest", "pluggy", "doctest")
     depth, early = [0], []
 
@@ -24,7 +25,17 @@ def watch(settings):
             if isinstance(const, CodeType):
                 yield from all_codes(const)
 
-    parts = (watch, make_voice, make_acts, make_objects, make_tests, make_before, make_unittest, make_pytest)
+    parts = (
+        watch,
+        make_voice,
+        make_acts,
+        make_objects,
+        make_clean,
+        make_tests,
+        make_before,
+        make_unittest,
+        make_pytest,
+    )
     witness = [
         code for part in parts for code in all_codes(part.__code__)
     ]  # kept, so that no other code gets their ids
@@ -32,8 +43,9 @@ def watch(settings):
     say, quietly, hear, quiet = make_voice(settings["secret"].encode(), os.dup(settings["descriptor"]), own_codes)
     os.close(settings["descriptor"])
     settings.clear()
-    hook, find_inodes, ran = make_acts(root, judged, say, hear, quiet)
+    hook, find_inodes, ran, own = make_acts(root, judged, say, hear, quiet)
     keep, changed, source_of = make_objects()
+    expect, unlike = make_clean(root, installs, own)
     other_bytes, Tests, rewriters = make_tests(root, judged, source_of)
     survivors, git_steered = make_before(root, ends)
 
@@ -60,6 +72,7 @@ def watch(settings):
             "made_of": tests.made_of,
             "strange": tests.strange[:20],
             "changed": changed() + [["builtins." + name, ""] for name in builtin if now.get(name) is not builtin[name]],
+            "unlike": (quietly(unlike) or [])[:20],
             "other_bytes": other_bytes(),
             "loaded": loaded(),
         }
@@ -107,6 +120,7 @@ def watch(settings):
                     early.extend(quietly(other_bytes) or ())
                     hook(module)
                 keep(module)
+                expect(module, spec)
 
             spec.loader.exec_module = exec_module
             return spec
