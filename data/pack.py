@@ -10,36 +10,27 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.clone import borrowed, bundle, commit_of, git, require_complete, top_of
 from data.reading import InputError, json_lines
 from data.task import Task, TaskError
 
-_ENV = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ATTR_NOSYSTEM": "1",
-    "LC_ALL": "C",
-    "GIT_CONFIG_COUNT": "3",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
-    "GIT_CONFIG_KEY_1": "uploadpack.allowAnySHA1InWant",
-    "GIT_CONFIG_VALUE_1": "true",
-    "GIT_CONFIG_KEY_2": "core.hooksPath",
-    "GIT_CONFIG_VALUE_2": os.devnull,
-}
 # Every setting that a user's configuration could change is given: the same repository always makes the same row.
 _DIFF = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "-U3"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--inter-hunk-context=0", "--diff-algorithm=myers"),
+    *("--submodule=short", "--ignore-submodules=none"),
 )
 _TEST_FILE = re.compile(
     r"^\+\+\+ b/((?:[^\n]*/)?(?:test_[^/\n]*\.py|[^/\n]*_test\.(?:py|go)|[^/\n]*\.(?:test|spec)\.[jt]sx?))$",
+    re.MULTILINE,
+)
+_SUBMODULE = re.compile(
+    r'^diff --git "?a/(.*?)"? "?b/.*\n(?:(?:new|deleted) file mode 160000|index [0-9a-f]+\.\.[0-9a-f]+ 160000)$',
     re.MULTILINE,
 )
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -67,9 +58,11 @@ def pack(
     if not problem_statement.strip():
         raise TaskError("problem_statement is empty: it is all that the agent is told")
     parser = log_parser or _parser_of(test_command)
-    base_commit = _git(
-        repo, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}", why=f"no revision {base!r}"
-    ).strip()
+    repo = top_of(repo)
+    base_commit = commit_of(repo, base, f"no revision {base!r}")
+    if not Path(fix).is_file():
+        fix = commit_of(repo, str(fix), f"fix {str(fix)!r} is neither a patch file nor a revision")
+    require_complete(repo, base_commit, fix if isinstance(fix, str) else None)
     instance_id = instance_id or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', repo.resolve().name)}-{base_commit[:10]}"
     if not _ID.fullmatch(instance_id):
         raise TaskError(f"instance id {instance_id!r}: use letters, digits, dot, dash and underscore")
@@ -78,9 +71,9 @@ def pack(
     if not patch.strip():
         raise TaskError(f"the fix changes nothing outside of the tests ({', '.join(paths) or 'none given'})")
     _check_split(repo, base_commit, paths, patch, test_patch)
-    bundle = out.parent / f"{instance_id}.bundle"
+    file = out.parent / f"{instance_id}.bundle"
     out.parent.mkdir(parents=True, exist_ok=True)
-    _bundle(repo, base_commit, bundle)
+    bundle(repo, base_commit, file)
     row = {
         "instance_id": instance_id,
         "repo": repo.resolve().name,
@@ -94,7 +87,7 @@ def pack(
         "eval_script": f"cd {repo_dir} && {test_command} 2>&1\n",
         "log_parser": parser,
         "eval_type": "pass_and_fail",
-        "bundle": bundle.name,
+        "bundle": file.name,
         "repo_dir": repo_dir,
     }
     return Task(instance_id, "swe", "train", row, source=str(out), base_dir=str(out.parent))
@@ -102,9 +95,14 @@ def pack(
 
 def _check_split(repo: Path, base: str, paths: Sequence[str], patch: str, test_patch: str) -> None:
     """Tests that stay in the reference fix make a task that nobody can solve: the agent's patch never has them."""
+    if moved := sorted(set(_SUBMODULE.findall(patch + test_patch))):
+        raise TaskError(
+            f"the fix moves the submodule {', '.join(moved[:3])}: a task holds one repository. Give as `fix` a patch "
+            "file without it, or pack the submodule's own repository"
+        )
     for path in paths:
         changed = re.search(rf'^diff --git "?a/{re.escape(path)}(?:/| |")', test_patch, re.MULTILINE)
-        if not changed and not _git(repo, "--literal-pathspecs", "ls-tree", base, "--", path).strip():
+        if not changed and not git(repo, "--literal-pathspecs", "ls-tree", base, "--", path).strip():
             raise TaskError(
                 f"tests: there is no {path!r}, neither at the base nor in the fix. Is its name spelt right?"
             )
@@ -164,17 +162,14 @@ def _patches(repo: Path, base: str, fix: str | Path, tests: Sequence[str]) -> tu
         if file.is_file():
             # A patch file is applied to an index of our own: the user's work tree and index stay as they are.
             index = {"GIT_INDEX_FILE": f"{folder}/index", "GIT_OBJECT_DIRECTORY": f"{folder}/objects"}
-            objects = _git(repo, "rev-parse", "--git-path", "objects").strip()
-            index["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str((repo / objects).resolve())
+            index["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = borrowed(repo)
             os.mkdir(f"{folder}/objects")
-            _git(repo, "read-tree", base, env=index)
+            git(repo, "read-tree", base, env=index)
             why = f"{file} does not apply to {base}"
-            _git(repo, "apply", "--cached", "--whitespace=nowarn", str(file.resolve()), env=index, why=why)
+            git(repo, "apply", "--cached", "--whitespace=nowarn", str(file.resolve()), env=index, why=why)
             target, extra = ["--cached", base], index
         else:
-            why = f"fix {str(fix)!r} is neither a patch file nor a revision"
-            commit = _git(repo, "rev-parse", "--verify", "--quiet", f"{fix}^{{commit}}", why=why).strip()
-            target, extra = [base, commit], {}
+            target, extra = [base, str(fix)], {}
         source = [".", *(f":(exclude,literal){path}" for path in tests)]
         patch = _diff(repo, [*target, "--", *source], extra, Path(folder))
         only_tests = [f":(literal){path}" for path in tests]
@@ -184,33 +179,9 @@ def _patches(repo: Path, base: str, fix: str | Path, tests: Sequence[str]) -> tu
 
 def _diff(repo: Path, what: Sequence[str], env: Mapping[str, str], folder: Path) -> str:
     """A diff that JSON can carry: where lines are not UTF-8, files travel as git's (ASCII) binary patches."""
-    patch = _git(repo, *_DIFF, *what, env=env)
+    patch = git(repo, *_DIFF, *what, env=env)
     if not patch.isascii() and any("\udc80" <= char <= "\udcff" for char in patch):
         attributes = folder / "attributes"
         attributes.write_text("* -diff\n")
-        patch = _git(repo, "-c", f"core.attributesFile={attributes}", *_DIFF, *what, env=env)
+        patch = git(repo, "-c", f"core.attributesFile={attributes}", *_DIFF, *what, env=env)
     return patch
-
-
-def _bundle(repo: Path, base: str, bundle: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="sao-pack-") as folder:
-        bare = Path(folder) / "bare.git"
-        subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True, env={**os.environ, **_ENV})
-        _git(bare, "fetch", "-q", "--no-tags", str(repo.resolve()), f"{base}:refs/heads/main")
-        made = Path(folder) / "made.bundle"
-        _git(bare, "bundle", "create", "-q", str(made), "refs/heads/main")
-        partial = bundle.with_name(f".{bundle.name}.{os.getpid()}")
-        partial.write_bytes(made.read_bytes())
-        partial.replace(bundle)
-
-
-def _git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, why: str = "") -> str:
-    """git's output; bytes that are not UTF-8 become lone surrogates. Raises TaskError."""
-    command = ["git", "-C", str(repo), *arguments]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, **_ENV, **(env or {})}, check=False)
-    if done.returncode != 0:
-        message = done.stderr.decode("utf-8", "replace").strip()
-        raise TaskError(
-            f"{repo}: {why or 'git ' + ' '.join(arguments[:3]) + ' failed'}{': ' + message if message else ''}"
-        )
-    return done.stdout.decode("utf-8", "surrogateescape")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from data.clone import submodules_of, top_of
 from data.pack import append_row, pack
-from data.task import Task
+from data.task import Task, TaskError
 from envs.sandbox.contract import SandboxBackend
 from envs.swe.environment import SweLimits
 from envs.swe.validate import TestLists, measure, with_lists
@@ -42,7 +43,15 @@ async def pack_task(
         image=image,
         repo_dir=repo_dir,
     )
-    lists = await measure(draft, backend, limits=limits)
+    try:
+        lists = await measure(draft, backend, limits=limits)
+    except TaskError as error:
+        if not (names := submodules_of(top_of(repo), draft.row["base_commit"])):
+            raise
+        raise TaskError(
+            f"{error}\nThe repository has submodules ({', '.join(names[:3])}): their folders are empty in a sandbox. "
+            "Where the tests need them, commit their files as plain files on a branch of your own and pack that"
+        ) from error
     task = with_lists(draft, lists)
     append_row(out, task.row)
     return task, lists

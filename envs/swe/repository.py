@@ -44,7 +44,9 @@ die() { echo "hygiene: $*" >&3; tail -c 2000 "$L" >&3; exit 9; }
 
 _FROM_BUNDLE = """
 mkdir -p "$D" && cd "$D" || die "cannot make $D"
-git init -q . || die "git init failed"
+# Asked for only where it is needed: an older git does not know the option.
+[ ${#B} = 64 ] && FORM=--object-format=sha256
+git init -q $FORM . || die "git init failed (a sha256 repository needs git 2.29 or newer in the image)"
 git fetch -q --no-tags "$BUNDLE" '+refs/*:refs/bundle/*' || die "the bundle cannot be read"
 rm -f "$BUNDLE"
 git checkout -q -f --detach "$B" || die "base_commit is not in the bundle"

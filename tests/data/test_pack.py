@@ -145,11 +145,6 @@ def test_a_patch_file_that_does_not_apply(repo: Path, tmp_path: Path) -> None:
         make(repo, tmp_path / "rows.jsonl", fix=patch)
 
 
-def test_no_repository(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="no revision"):
-        make(tmp_path, tmp_path / "rows.jsonl")
-
-
 def test_rows_are_appended_and_replaced_by_id(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     append_row(out, {"instance_id": "a", "n": 1})
