@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from data.task import Task
+from data.loaders import load_tasks
+from data.task import Task, TaskError
 from envs.environment import EnvironmentFault, Grade
 from envs.sandbox.contract import SandboxBackend, SandboxLimits, SandboxSpec
 from envs.swe import SWEEnvironment, grade_patch, hygiene, read_row, validate
@@ -33,10 +34,10 @@ def git(repo: Path, *arguments: str, stdin: str | None = None) -> str:
     return done.stdout.strip()
 
 
-def build(folder: Path) -> str:
+def build(folder: Path, form: str = "sha1") -> str:
     """The tiny project with history before and after base; returns base. Every hiding place holds the future."""
     folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
+    git(folder, "init", "-q", "-b", "main", f"--object-format={form}")
     (folder / "old.txt").write_text("past")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "past")
@@ -232,10 +233,15 @@ def test_a_bundle_without_the_base_commit_is_a_fault(tmp_path: Path) -> None:
         episode(shell("true"), task_of("1" * 40, tmp_path / "b.bundle"))
 
 
-def test_pack_measure_and_validate_a_users_repository(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+def test_pack_measure_and_validate_a_users_repository(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "project"
-    base = build(folder)
+    base = build(folder, form)
     git(folder, "checkout", "-qf", base)
+    (folder / "vendor").mkdir()
+    git(folder, "update-index", "--add", "--cacheinfo", f"160000,{base},vendor")  # a submodule: an empty folder there
+    git(folder, "commit", "-qm", "with a submodule")
+    base = git(folder, "rev-parse", "HEAD")
     git(folder, "apply", "-", stdin=GOLD)
     git(folder, "apply", "-", stdin=TEST_PATCH)
     git(folder, "add", "-A")
@@ -258,3 +264,39 @@ def test_pack_measure_and_validate_a_users_repository(tmp_path: Path) -> None:
         assert (await validate(task, backend, repeats=2)).usable
 
     run(work)
+    grade = episode(
+        shell("sed -i 's/a - b/a + b/' shop/cart.py; git -c user.name=a -c user.email=a@b commit -qam fix"),
+        _packed(tmp_path / "out"),
+    )
+    assert grade.reward == 1.0, grade.detail["reason"]
+
+
+def test_a_failure_to_measure_names_the_submodules(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    base = build(folder)
+    git(folder, "checkout", "-qf", base)
+    git(folder, "update-index", "--add", "--cacheinfo", f"160000,{base},vendor")
+    git(folder, "commit", "-qm", "with a submodule")
+    git(folder, "apply", "-", stdin=TEST_PATCH)
+    (folder / "notes.txt").write_text("no fix\n")
+    git(folder, "add", "notes.txt", "tests")
+    git(folder, "commit", "-qm", "no fix")
+
+    async def work(backend: SandboxBackend) -> None:
+        await pack_task(
+            folder,
+            base="HEAD~1",
+            fix="HEAD",
+            tests=["tests"],
+            test_command="python3 -m unittest -v tests.test_cart",
+            problem_statement="total() subtracts",
+            out=tmp_path / "out" / "rows.jsonl",
+            backend=backend,
+        )
+
+    with pytest.raises(TaskError, match=r"no test fails before(.|\n)*submodules \(vendor\): their folders are empty"):
+        run(work)
+
+
+def _packed(folder: Path) -> Task:
+    return load_tasks("swe", "train", folder / "rows.jsonl")[0]
