@@ -130,7 +130,7 @@ def _git(
         capture_output=True,
         env={**around, **_ENV, **(env or {})},
         check=False,
-        **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),
+        input=given or b"",
     )
     if done.returncode != 0:
         message = done.stderr.decode("utf-8", "replace").strip()
