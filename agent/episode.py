@@ -215,8 +215,14 @@ class _Episode:
             raise _Ended(ExitReason.MAX_TOKENS)
         context = self.context - self.dialogue.used
         if context <= 0:
-            raise _Ended(ExitReason.MAX_CONTEXT)
+            raise _Ended(ExitReason.MAX_CONTEXT, self._unasked(turn))
         return min(tokens, context, self.limits.max_turn_tokens or tokens)
+
+    def _unasked(self, turn: int) -> Mapping[str, Any]:
+        """For the outcome of an episode in which the model never had a turn: that is no failure of its own."""
+        if turn:
+            return {}
+        return {"unasked": f"the first prompt does not fit into the context of {self.context} tokens"}
 
     async def _generate(self, turn: int, room: int) -> StopReason:
         async with self._timed("generate"):
@@ -238,7 +244,7 @@ class _Episode:
                     task.result()
                 return StopReason.ABORTED
             except ContextFull as full:
-                raise _Ended(ExitReason.MAX_CONTEXT) from full
+                raise _Ended(ExitReason.MAX_CONTEXT, self._unasked(turn)) from full
             except EngineError as error:
                 raise _Fault(ExitReason.ENGINE_ERROR, "generate", error) from error
             finally:

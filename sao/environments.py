@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from agent.presets import Preset, PresetError
 from data.task import Task, TaskError
@@ -35,6 +36,22 @@ def swe_limits(config: Config, preset: Preset) -> SweLimits:
     )
 
 
+def tool_limits_of(preset: Preset) -> ToolLimits:
+    return ToolLimits(
+        observation_chars=preset.limits.observation_chars,
+        command_timeout_s=preset.limits.command_timeout_s,
+        max_command_timeout_s=preset.limits.longest_command_s,
+        raw_output=preset.output == "raw",
+    )
+
+
+def tools_of(preset: Preset, kind: str) -> tuple[Mapping[str, Any], ...]:
+    """Schemas of the tools that tasks of `kind` offer under `preset`, as the first prompt lists them."""
+    if kind == "maths":
+        return (tool.PythonTool(tool_limits_of(preset)).schema,) if preset.tools else ()
+    return ToolSet(preset.tools, tool_limits_of(preset)).schemas
+
+
 def check_tasks(tasks: Iterable[Task]) -> None:
     """Every row can be run and judged here: before a folder is made, not when its turn comes. Raises TaskError."""
     for task in tasks:
@@ -60,12 +77,7 @@ def environments_of(
 ) -> Callable[[Task], Environment]:
     """`verifier_of`: who judges a SWE task's patch, instead of our own parsers. Making one raises PresetError where the
     preset's tools are not for tasks of that kind."""
-    tool_limits = ToolLimits(
-        observation_chars=preset.limits.observation_chars,
-        command_timeout_s=preset.limits.command_timeout_s,
-        max_command_timeout_s=preset.limits.longest_command_s,
-        raw_output=preset.output == "raw",
-    )
+    tool_limits = tool_limits_of(preset)
     limits = swe_limits(config, preset)
 
     def swe(task: Task) -> Environment:

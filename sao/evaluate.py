@@ -26,6 +26,7 @@ from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, check_tasks, copy_tokenizer, environments_of
 from sao.config import Config
 from sao.endpoint import actor_of, checked, is_endpoint
+from sao.first_prompts import check_prompts
 from sao.inherited import inherited, unreadable, warn
 from sao.rundir import RunDir, open_run, shown_name, write_atomically
 from sao.train_rollouts import fleet_settings
@@ -122,8 +123,11 @@ async def _evaluate(
     preset = load_preset(config.agent.preset)
     tasks = load_tasks(config.tasks.name, split, config.tasks.path or None, limit=count)
     check_tasks(tasks)
+    shown = PlainRenderer(load_tokenizer(tokenizer))
+    renderer = shown if is_endpoint(config) else renderer_for(shown.tokenizer, thinking=preset.thinking)
     warn(console, inherited(config, preset, model))
     warn(console, unreadable(config, model))
+    warn(console, check_prompts(config, preset, model, renderer, tasks))
     backend = await backend_of(config, run_id)
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:
@@ -141,14 +145,13 @@ async def _evaluate(
                 if log is not None:
                     log.append(trajectory)
 
-            shown = PlainRenderer(load_tokenizer(tokenizer))
             settings = replace(fleet_settings(config, run_id, backend.name), run_seed=config.rollout.seed + 1)
             async with actor_of(
                 config, preset, model, lineage=model.name, temperature=temperature, say=console.print
             ) as policy:
                 result, _ = await score(
                     policy,
-                    shown if is_endpoint(config) else renderer_for(shown.tokenizer, thinking=preset.thinking),
+                    renderer,
                     preset,
                     environments_of(config, preset, backend),
                     tasks,

@@ -36,6 +36,8 @@ from eval.maths.protocol import Protocol, load_protocol
 from eval.maths.report import Samples, figure_rows, markdown, run_report, scores
 from sao.config import Config
 from sao.endpoint import checked, is_endpoint
+from sao.first_prompts import context_of, prompts_of
+from sao.inherited import warn
 from sao.judge import BOOK, JudgeChoice, judged_report
 from sao.paths import model_folder
 
@@ -78,6 +80,7 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
     digest = data_digest(tasks)
     config = _with_episodes(config, k * len(tasks))
     parts = parts_of(config)
+    warn(console, prompts_of(config, parts))
     origin = {**parts.origin, "problems": digest, "protocol": protocol.sha256, "agent": parts.preset.label}
     opened = open_run(config, run, fresh=fresh, origin=origin)
     try:
@@ -187,7 +190,7 @@ def _who(config: Config, parts: Parts, log: Path, samples: Samples) -> dict[str,
     if is_endpoint(config):
         episodes = {one.episode for one in samples.made.values()}
         return {
-            "max_context": config.endpoint.max_context or parts.preset.limits.max_context,
+            "max_context": context_of(config, parts.preset, parts.folder),
             "endpoint": {
                 **endpoint_summary(TrajectoryLog(log).read(), episodes),
                 "sent": {"extra": config.endpoint.extra, "omitted": list(config.endpoint.omit)},
@@ -196,17 +199,8 @@ def _who(config: Config, parts: Parts, log: Path, samples: Samples) -> dict[str,
     return {
         "template_sha256": _sha256(parts.tokenizer.chat_template),
         "tokenizer": parts.tokenizer.fingerprint,
-        "max_context": _context(parts.preset, parts.folder),
+        "max_context": context_of(config, parts.preset, parts.folder),
     }
-
-
-def _context(preset: Preset, folder: Path) -> int:
-    """What holds: the preset's limit or the model's own, whichever is less."""
-    try:
-        own = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
-    except (OSError, ValueError):
-        own = None
-    return min(preset.limits.max_context, own) if isinstance(own, int) else preset.limits.max_context
 
 
 def _grader(tasks: Sequence[Task]) -> str:

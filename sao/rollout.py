@@ -45,8 +45,9 @@ from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, check_tasks, copy_tokenizer, environments_of, parts_of, tasks_of
 from sao.backend import ready_sandboxes
 from sao.config import Config
-from sao.endpoint import actor_of
+from sao.endpoint import actor_of, is_endpoint
 from sao.engine import SERVING
+from sao.first_prompts import check_prompts, prompts_of
 from sao.guard import warn_of_benchmark
 from sao.images import fetch_for_run
 from sao.inherited import inherited, unreadable, warn
@@ -63,6 +64,7 @@ def rollout(config: Config, console: Console, *, run: str | None = None, fresh: 
     warn(console, inherited(config, parts.preset))
     warn(console, unreadable(config))
     warn(console, unvalidated(config, parts.tasks))
+    warn(console, prompts_of(config, parts))
     folder = open_run(config, run, fresh=fresh, origin=parts.origin)
     try:
         copy_tokenizer(parts.folder, folder.tokenizer)
@@ -258,6 +260,8 @@ def _print_end(
 def describe_plan(config: Config, console: Console) -> None:
     """The resolved configuration and its arithmetic; starts nothing, makes no folder."""
     from agent.presets import load_preset
+    from agent.renderers.choose import renderer_for
+    from agent.tokenizer import load_tokenizer
 
     folder = model_folder(config.model.path, download=False)
     preset = load_preset(config.agent.preset)
@@ -267,6 +271,9 @@ def describe_plan(config: Config, console: Console) -> None:
     warn(console, inherited(config, preset))
     warn(console, unreadable(config))
     warn(console, unvalidated(config, tasks))
+    if not is_endpoint(config):
+        renderer = renderer_for(load_tokenizer(folder), thinking=preset.thinking)
+        warn(console, check_prompts(config, preset, folder, renderer, tasks))
     model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     limits, at_once = preset.limits, config.rollout.concurrency
     heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)

@@ -305,6 +305,8 @@ def run_agent(
     from sao.endpoint import checked, is_endpoint
     from sao.eval_agent import predictions_of, verifiers
     from sao.eval_turns import turns_of
+    from sao.first_prompts import prompts_of
+    from sao.inherited import warn
     from sao.rollout import play
     from sao.rundir import open_run
 
@@ -326,6 +328,7 @@ def run_agent(
         tasks=[row.task for row in rows],
         preset=preset.model_copy(update={"limits": limits}),
     )
+    warn(console, prompts_of(config, parts))
     if settings.network:
         asyncio.run(_check_network(config))
     opened = open_run(config, run, fresh=fresh, origin=parts.origin)

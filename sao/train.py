@@ -29,6 +29,7 @@ from sao import start
 from sao.assemble import check_tasks, copy_tokenizer, parts_of
 from sao.config import Config
 from sao.endpoint import refuse_endpoint
+from sao.first_prompts import prompts_of
 from sao.inherited import inherited, unreadable, warn
 from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, read_config, unfinished, write_atomically
@@ -127,6 +128,7 @@ def train(config: Config, console: Console, *, run: str | None = None, fresh: bo
     warn(console, inherited(config, parts.preset, training=True))
     warn(console, unreadable(config))
     warn(console, unvalidated(config, parts.tasks))
+    warn(console, prompts_of(config, parts))
     if config.train.critic and not (Path(config.train.critic) / "manifest.json").is_file():
         raise UserError(
             f"train.critic: {config.train.critic} holds no critic (no manifest.json). Make one with `sao "

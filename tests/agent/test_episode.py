@@ -120,6 +120,10 @@ def test_a_prompt_that_leaves_no_room_is_graded_without_an_action(renderer, Worl
     made = play(renderer, World(problem="x " * 500), [VIEW], max_context=300)
     assert exit_of(made) == (Status.GRADED, ExitReason.MAX_CONTEXT)
     assert (made.turns, made.outcome.reward, made.oldest_version) == (0, 0.0, None)
+    assert "context of 300 tokens" in made.outcome.grade["unasked"]
+    late = play(renderer, World(), [VIEW] * 9, max_context=len(made.spans[0]) + 400)
+    assert exit_of(late)[1] is not ExitReason.SUBMITTED
+    assert "unasked" not in late.outcome.grade
 
 
 def test_engine_context_counts_as_the_limit(renderer, World) -> None:
