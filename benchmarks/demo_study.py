@@ -246,7 +246,8 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "demo.md").write_text(page(known, before, arguments), encoding="utf-8")
     curves = {one["run"].title: one["curve"] for one in known}
-    (arguments.out / "demo.svg").write_text(plot(curves, height=320) + "\n", encoding="utf-8")
+    drawn = plot(curves, x="training step", y="held-out tasks solved (share)", height=336)
+    (arguments.out / "demo.svg").write_text(drawn + "\n", encoding="utf-8")
     result = {
         one["run"].name: {
             "before": before["heldout"]["rate"],

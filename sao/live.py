@@ -22,6 +22,7 @@ class LiveView(abc.ABC):
         self.console = console
         self._live: Live | None = None
         self._last_line = time.monotonic()
+        self._said = ""
 
     @abc.abstractmethod
     def render(self) -> RenderableType: ...
@@ -52,8 +53,10 @@ class LiveView(abc.ABC):
 
     def _say(self) -> None:
         self._last_line = time.monotonic()
-        if text := self.line():
-            self.console.print(text, markup=False, highlight=False)
+        text = self.line()
+        if text and text != self._said:
+            self._said = text
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def progress_bar(console: Console) -> Progress:

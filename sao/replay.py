@@ -7,7 +7,10 @@ the same episode loop in a fresh sandbox (no engine samples anything) and compar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,12 +30,21 @@ from sao.rundir import find_run, read_config
 if TYPE_CHECKING:
     from agent.tokenizer import Tokenizer
 
+_TOKENS_A_LINE = 10
 _STYLE = {
     SpanKind.PROMPT: "cyan",
     SpanKind.ACTION: "green",
     SpanKind.OBSERVATION: "white",
     SpanKind.QUOTED: "yellow",
 }
+
+
+def paged(console: Console, tokens: int) -> contextlib.AbstractContextManager[object]:
+    """A pager for what is longer than the screen, where somebody sits at it: about ten tokens stand in a line."""
+    if not (console.is_terminal and sys.stdin.isatty()) or tokens < _TOKENS_A_LINE * console.height:
+        return contextlib.nullcontext()
+    os.environ.setdefault("LESS", "-RFX")  # colours shown, and no pager where it fits after all
+    return console.pager(styles=not console.no_color)
 
 
 def replay(
@@ -62,7 +74,8 @@ def replay(
             f"{folder}/tokenizer is not the one that made {trajectory.identity.episode_id} "
             f"({tokenizer.fingerprint[:12]} against {trajectory.identity.tokenizer[:12]}): its ids would be misread."
         )
-    show(trajectory, tokenizer.decode, console, f"{folder.name}: {len(trajectories)} episodes")
+    with paged(console, len(trajectory.tokens) if not execute else 0):
+        show(trajectory, tokenizer.decode, console, f"{folder.name}: {len(trajectories)} episodes")
     if execute:
         return asyncio.run(_execute(trajectory, tokenizer, config, sandbox or trajectory.identity.sandbox, console))
     if console.is_terminal:

@@ -34,7 +34,7 @@ from sao.inherited import inherited, unreadable, warn
 from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, read_config, unfinished, write_atomically
 from sao.train_files import CRITIC, SCORES, STAGES, read_json, stage
-from sao.train_report import write_report
+from sao.train_report import Refresher, write_report
 from sao.train_view import TrainView
 from sao.train_worker import FATAL, STOP_GRACE_S
 from sao.validated import unvalidated
@@ -292,6 +292,7 @@ def _supervise(config: Config, console: Console, folder: RunDir) -> bool:
     try:
         for side in sides.values():
             side.start()
+        report = Refresher(folder.path)
         with TrainView(console, folder.path) as view:
             while sides["trainer"].exit_code() != 0:
                 if interrupts:
@@ -301,6 +302,7 @@ def _supervise(config: Config, console: Console, folder: RunDir) -> bool:
                 for side in sides.values():
                     _look_after(side, view)
                 view.update()
+                report.update(view.steps_done)
                 time.sleep(POLL_S)
             sides["rollouts"].tell_to_stop()
             _wait(sides, view, interrupts)

@@ -22,6 +22,8 @@ from trainer.paths import TrainerPaths
 
 _BARS = "▁▂▃▄▅▆▇█"
 _REREAD_S = 1.0
+_TABLE_LEFT, _CURVE_LEAST, _CURVE_MOST = 24, 10, 40
+"""Columns: of the names, and of a curve behind a row's text."""
 
 
 def number(value: float | None, form: str = ".3f") -> str:
@@ -35,6 +37,13 @@ def share(value: float | None) -> str:
 def mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def duration(seconds: float) -> str:
+    """1:02:03, or 2:03 below an hour."""
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def dropped_text(dropped: Mapping[str, int] | None) -> str:
@@ -65,6 +74,9 @@ class TrainView(LiveView):
         self._trainer: dict[str, Any] = {}
         self._rollouts: dict[str, Any] = {}
         self._heldout: list[dict[str, Any]] = []
+        self._began = time.monotonic()
+        self._first_step: int | None = None
+        """Steps that were done when this view began to look: a continued run's estimate is of its own pace."""
 
     def __exit__(self, *exc: Any) -> None:
         self._read_at = 0.0
@@ -89,6 +101,31 @@ class TrainView(LiveView):
         self._rollouts = read_json(self.run / ROLLOUTS)
         self._heldout = read_lines(self.run / HELDOUT)
         self._read_at = time.monotonic()
+        if self._first_step is None and self._trainer:
+            self._first_step = int(self._trainer.get("step", 0))
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that have metrics."""
+        return len(self._metrics)
+
+    def _time_text(self) -> str:
+        """Time gone since this start, and what is left at the pace since then."""
+        gone = time.monotonic() - self._began
+        done, total = int(self._trainer.get("step", 0)), int(self._trainer.get("steps", 0))
+        made = done - (self._first_step or 0)
+        left = f", about {duration(gone / made * (total - done))} left" if made > 0 and total > done else ""
+        return f"{duration(gone)} gone{left}"
+
+    def _curve(self, text: str, name: str, *, low: float | None = 0.0, high: float | None = 1.0) -> str:
+        """`text`, and where the terminal has room the value's course; its own range where none is given."""
+        width = min(self.console.width - _TABLE_LEFT - len(text), _CURVE_MOST)
+        values = [line.get(name) for line in self._metrics]
+        known = [value for value in values if value is not None]
+        if width < _CURVE_LEAST or not known:
+            return text
+        low, high = min(known) if low is None else low, max(known) if high is None else high
+        return f"{text}  {sparkline(values, width, low, high)}"
 
     def _recent(self, name: str, count: int = 10) -> float | None:
         return mean([line.get(name) for line in self._metrics[-count:]])
@@ -107,6 +144,7 @@ class TrainView(LiveView):
             f"dropped {dropped_text(self._trainer.get('dropped'))}",
             f"idle trainer {share(self._trainer.get('idle_share'))} rollouts {share(self._rollouts.get('idle_share'))}",
             f"alarms {self._alarm_count()}",
+            self._time_text(),
         ]
         return " · ".join(parts)
 
@@ -130,22 +168,22 @@ class TrainView(LiveView):
         table.add_row("", ProgressBar(total=total, completed=done, width=60))
         phase = "critic only" if last.get("critic_only") else trainer.get("phase", "starting")
         version = f"{escape(str(trainer.get('lineage', '')))}/v{last.get('weights_version', 0)}"
-        table.add_row("step", f"{done}/{total} · {phase} · {version}")
+        table.add_row("step", f"{done}/{total} · {phase} · {version} · {self._time_text()}")
         rewards = [line.get("reward") for line in self._metrics]
         table.add_row("reward", f"[bold]{number(mean(rewards[-10:]))}[/bold] (last 10 steps)  {sparkline(rewards)}")
         table.add_row("held-out", self._heldout_text())
         explained = [line.get("explained_variance") for line in self._metrics]
         table.add_row("explained variance", f"{number(mean(explained[-10:]), '.2f')}  {sparkline(explained, low=-0.2)}")
-        table.add_row(
-            "tokens",
+        tokens = (
             f"rejected {share(self._recent('rejected_share'))} · "
-            f"approx. KL {number(self._recent('approx_kl'), '.2e')} · ESS {number(self._recent('ess'))}",
+            f"approx. KL {number(self._recent('approx_kl'), '.2e')} · ESS {number(self._recent('ess'))}"
         )
-        table.add_row(
-            "staleness",
+        table.add_row("tokens", self._curve(tokens, "approx_kl", high=None))
+        staleness = (
             f"mean {number(self._recent('staleness_mean'), '.2f')}, max {number(last.get('staleness_max'), '.0f')} · "
-            f"mixed versions {share(self._recent('mixed_version_share'))}",
+            f"mixed versions {share(self._recent('mixed_version_share'))}"
         )
+        table.add_row("staleness", self._curve(staleness, "staleness_mean", high=None))
         table.add_row(
             "draws",
             f"{trainer.get('consumed', 0)}/{trainer.get('planned', 0)} dealt with · "
@@ -160,12 +198,12 @@ class TrainView(LiveView):
             f"{number(lengths.get('trained'), '.0f')}, dropped {number(lengths.get('dropped'), '.0f')} "
             f"({share(lengths.get('dropped_tokens'))} of the tokens) · overtaken {share(lengths.get('overtaken'))}",
         )
-        table.add_row(
-            "trainer",
+        speed = (
             f"{number(self._recent('tokens_per_second'), '.0f')} tokens/s · "
             f"{number(mean([line['seconds'].get('total') for line in self._metrics[-10:]]), '.2f')} s a step · "
-            f"idle {share(trainer.get('idle_share'))}",
+            f"idle {share(trainer.get('idle_share'))}"
         )
+        table.add_row("trainer", self._curve(speed, "tokens_per_second", high=None))
         table.add_row(
             "rollouts",
             f"{number(rollouts.get('episodes_per_minute'), '.0f')} episodes/min · "

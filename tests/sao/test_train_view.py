@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from sao.config import Config
 from sao.plot import plot, smooth
-from sao.train_report import page, score_rows, write_report
-from sao.train_view import TrainView, share, sparkline
+from sao.train_report import Refresher, page, score_rows, write_report
+from sao.train_view import TrainView, duration, share, sparkline
 
 ALARM = {"kind": "approx_kl", "step": 1, "value": 0.3, "limit": 0.1, "text": "x"}
 
@@ -89,19 +90,76 @@ def test_report_is_one_page_with_curves_and_no_scripts(run: Path) -> None:
     assert "http" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
 
+def test_the_page_of_a_run_at_its_first_step(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(Config(name="mine").to_toml())
+    refresher = Refresher(tmp_path)
+    refresher.update(0)
+    first = (tmp_path / "report.html").read_text()
+    for words in ("<th>model</th><td>demo</td>", "<th>seed</th><td>0</td>", "max_staleness = 4", "0 steps"):
+        assert words in first, words
+    assert "before" not in first.split("</details>")[1]  # no table where nothing was scored
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line(0)) + "\n")
+    refresher.update(1)
+    second = (tmp_path / "report.html").read_text()
+    assert ">training step</text>" in second
+    assert ">policy updates</text>" in second
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line(0)) + "\n" + json.dumps(line(1)) + "\n")
+    refresher.update(2)  # too soon
+    assert (tmp_path / "report.html").read_text() == second
+
+
+def test_time_gone_and_left(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("sao.train_view.time.monotonic", lambda: now)
+    view = TrainView(Console(file=io.StringIO(), width=140), run)
+    view._reread()
+    assert view._time_text() == "0:00 gone"  # three steps of an earlier start: no pace yet
+    progress = json.loads((run / "trainer_progress.json").read_text())
+    (run / "trainer_progress.json").write_text(json.dumps({**progress, "step": 5}))
+    now = 1100.0
+    view._reread()
+    assert view._time_text() == "1:40 gone, about 4:10 left"  # 2 steps in 100 s, 5 are left
+    assert duration(3723) == "1:02:03"
+
+
+def test_curves_where_there_is_width(run: Path) -> None:
+    def curves(width: int) -> int:
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        view = TrainView(console, run)
+        view._reread()
+        console.print(view.render())
+        rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        return sum(any(bar in row for bar in "▁▂▃▄▅▆▇█") for row in rows)
+
+    assert curves(70) == 2
+    assert curves(140) == 5
+
+
+def test_a_line_is_said_once_and_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sao.train_view.time.monotonic", lambda: 1000.0)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    view = TrainView(console, run)
+    view._reread()
+    view._say()
+    view._say()
+    assert console.file.getvalue().count("step 3/10") == 1  # type: ignore[attr-defined]
+    assert console.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+
+
 def test_names_are_escaped() -> None:
     assert "<b>" not in page("<b>", "<b>", [("<b>", "", "", "")], [], [], [])
 
 
 def test_plot_is_well_formed_also_for_one_point() -> None:
     for points in ([(0.0, 1.0)], [(0.0, 1.0), (1.0, 3.0)]):
-        ElementTree.fromstring(plot({"": points}, [(0.5, 2.0)]))
+        ElementTree.fromstring(plot({"": points}, [(0.5, 2.0)], x="step", y="a < b"))
 
 
 def test_a_plot_names_its_lines() -> None:
-    drawn = plot({"one <b>": [(0.0, 1.0)], "two": [(0.0, 1.0), (1.0, 3.0)]})
+    drawn = plot({"one <b>": [(0.0, 1.0)], "two": [(0.0, 1.0), (1.0, 3.0)]}, x="step", y="reward <1>")
     texts = [element.text for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")]
     assert texts[-2:] == ["one <b>", "two"]
+    assert texts[:2] == ["reward <1>", "step"]
     assert drawn.count("<polyline") == 2
 
 
