@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from envs.swe.guard.changes import FileChange, changed_files
 from envs.swe.guard.code import traits
 from envs.swe.guard.findings import Finding, Hole
+from envs.swe.guard.harmless import only_markers
 from envs.swe.guard.judged import Judged, test_module
 
 _ALWAYS_CONFIG = re.compile(
@@ -95,7 +96,8 @@ def _of_place(
         if base.lower() == "conftest.py":
             yield from _conftest(judged, change, path)
         if _ALWAYS_CONFIG.search(name):
-            yield Finding(Hole.REPORTING, f"{_act(change, path)} {path}, which the test run reads before any test")
+            what = f"{_act(change, path)} {path}, which the test run reads before any test"
+            yield Finding(Hole.REPORTING, what, decisive=not only_markers(judged, change))
         if _SHARED_CONFIG.search(name) and (line := _config_line(change)):
             yield Finding(Hole.REPORTING, f"{path}: {_show(line)}", decisive=name not in judged.gold)
         if base in ("setup.py", "noxfile.py"):
