@@ -36,6 +36,7 @@ from envs.swe.provided import Provided, start_provided
 from envs.swe.repository import record
 from envs.swe.row import BASE_IMAGE, SweRow, read_row
 from envs.swe.settle import installed_env
+from envs.swe.submodules import refusal, summary
 from envs.swe.worktree import Changes, Snapshot, Unreadable, collect
 from envs.tools.toolset import ToolSet
 
@@ -85,6 +86,8 @@ class SWEEnvironment(Environment):
         self._commit = ""
         """The agent's base commit, which some rows leave to their image."""
         self._env: Mapping[str, str] | None = None
+        self._told = False
+        """The agent was told once that its changes in submodules would be lost."""
 
     async def reset(self) -> str:
         if self.sandbox is not None:
@@ -98,8 +101,15 @@ class SWEEnvironment(Environment):
         return self.row.problem_statement
 
     async def step(self, call: ToolCall) -> Observation:
-        sandbox, _ = self._ready("step")
-        return await self.toolset.run(call, sandbox, self.row.repo_dir, self._env)
+        sandbox, before = self._ready("step")
+        observation = await self.toolset.run(call, sandbox, self.row.repo_dir, self._env)
+        if observation.done and not self._told and any(entry.mode == "160000" for entry in before.base.values()):
+            with contextlib.suppress(Unreadable, *BY_COMMANDS):  # `grade` meets it again, and judges it
+                changes = await collect(sandbox, self.row.repo_dir, before, max_bytes=self.limits.patch_bytes)
+                if changes.lost:
+                    self._told = True
+                    return Observation(refusal(changes.lost), error="in_submodule")
+        return observation
 
     async def grade(self) -> Grade:
         sandbox, before = self._ready("grade")
@@ -122,7 +132,7 @@ class SWEEnvironment(Environment):
             return await self._unread(str(changes))
         try:
             if self._verifier is not None:
-                return await self._verifier(await self._patch(fresh_start, before, changes))
+                return _named(await self._verifier(await self._patch(fresh_start, before, changes)), changes)
             diff, run = await self._test(fresh_start, before, changes)
         except PatchTooLarge as error:
             return await self._unread(str(error))
@@ -132,7 +142,7 @@ class SWEEnvironment(Environment):
             "ignored": [path.decode("utf-8", "backslashreplace") for path in diff.ignored[:50]],
             "seconds": round(time.monotonic() - started, 4),
         }
-        return dataclasses.replace(grade, detail=detail)
+        return _named(dataclasses.replace(grade, detail=detail), changes)
 
     async def _unread(self, reason: str) -> Grade:
         if self._verifier is None:
@@ -248,6 +258,17 @@ def _spec(row: SweRow, limits: SandboxLimits, deadline_s: float) -> SandboxSpec:
         env=env,
         labels={"task": row.task_id},
     )
+
+
+def _named(grade: Grade, changes: Changes) -> Grade:
+    """`grade` with what the agent changed in submodules, which the patch does not hold."""
+    if not changes.lost:
+        return grade
+    note = f"{len(changes.lost)} changes in submodules are not in the patch: {summary(changes.lost)}"
+    reason = str(grade.detail.get("reason") or "")
+    more = {"reason": f"{reason}; {note}" if reason else note} if grade.reward < 1.0 else {}
+    lost = [path.decode("utf-8", "backslashreplace") for path in changes.lost[:50]]
+    return dataclasses.replace(grade, detail={**grade.detail, **more, "lost": lost, "lost_count": len(changes.lost)})
 
 
 def _failed(row: SweRow, reason: str) -> Grade:

@@ -7,6 +7,7 @@ taken before the agent acted; everything else is fetched and compared by content
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import secrets
@@ -20,6 +21,7 @@ from envs.aside import TooHard, aside
 from envs.environment import EnvironmentFault
 from envs.sandbox.contract import Sandbox
 from envs.swe.git import PLAIN_ENV, quote, read_output, run_script
+from envs.swe.submodules import lost_paths, unlisted
 
 LISTING = r"find . -path ./.git -prune -o \( -type f -o -type l \) -printf '%i %C@ %m %p\0'"
 COLLECT_TIMEOUT_S = 120.0
@@ -105,6 +107,8 @@ class Changes:
 
     written: Mapping[bytes, Content]
     deleted: frozenset[bytes]
+    lost: tuple[bytes, ...] = ()
+    """Changed paths in submodules, and submodules that were taken out: no patch holds these."""
 
     def __bool__(self) -> bool:
         return bool(self.written or self.deleted)
@@ -125,13 +129,23 @@ async def collect(sandbox: Sandbox, repo_dir: str, snapshot: Snapshot, *, max_by
     What the agent can make long is read in a process of its own (`envs.aside`)."""
     try:
         if snapshot.files is None:
-            return await _fetch_all(sandbox, repo_dir, snapshot, max_bytes=max_bytes)
+            return _with_unlisted(await _fetch_all(sandbox, repo_dir, snapshot, max_bytes=max_bytes), snapshot)
         listing = await _list(sandbox, repo_dir)
-        suspects, deleted = await _apart(len(listing), _listed, listing, snapshot)
+        suspects, deleted, lost = await _apart(len(listing), _listed, listing, snapshot)
         written = await _fetch_changed(sandbox, repo_dir, suspects, snapshot, max_bytes=max_bytes)
     except OSError as error:
         raise Unreadable(f"the agent's files could not be staged for reading: {error}") from error
-    return Changes(written, deleted)
+    return _with_unlisted(Changes(written, deleted, lost), snapshot)
+
+
+def _with_unlisted(changes: Changes, snapshot: Snapshot) -> Changes:
+    """An agent that takes out an empty submodule leaves no trace but the file that lists them."""
+    name = b".gitmodules"
+    if name not in changes.written and name not in changes.deleted:
+        return changes
+    content = changes.written.get(name, Content("100644", b""))
+    gone = unlisted(_submodules(snapshot), content.data)
+    return dataclasses.replace(changes, lost=tuple(sorted({*changes.lost, *gone})))
 
 
 async def _apart(size: int, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -145,13 +159,13 @@ async def _apart(size: int, work: Callable[P, T], *arguments: P.args, **named: P
         raise Unreadable(f"the changed files cannot be read back: {error}") from error
 
 
-def _listed(listing: bytes, snapshot: Snapshot) -> tuple[list[bytes], frozenset[bytes]]:
-    """Paths that may have changed, and those of the base tree that are gone."""
+def _listed(listing: bytes, snapshot: Snapshot) -> tuple[list[bytes], frozenset[bytes], tuple[bytes, ...]]:
+    """Paths that may have changed, those of the base tree that are gone, and what changed in submodules."""
     after = parse_listing(listing)
     _check(after, {})
     suspects = _suspects(after, snapshot)
     _count(suspects)
-    return suspects, _deleted(after, snapshot)
+    return suspects, _deleted(after, snapshot), lost_paths(_submodules(snapshot), snapshot.files or {}, after)
 
 
 def _count(paths: Collection[bytes]) -> None:
@@ -170,14 +184,23 @@ def _deleted(present: Collection[bytes], snapshot: Snapshot) -> frozenset[bytes]
 
 def _unpacked(archive: bytes, snapshot: Snapshot, max_bytes: int) -> Changes:
     """Of an archive of the whole work tree."""
-    modules = _modules(snapshot)
-    contents = {
-        path: content
-        for path, content in read_tar(archive, max_bytes).items()
-        if not (in_git(path) or path.startswith(modules))
-    }
+    modules, everything = _modules(snapshot), read_tar(archive, max_bytes)
+    contents = {path: content for path, content in everything.items() if not (in_git(path) or path.startswith(modules))}
     _check(contents, contents)
-    return Changes(_differing(contents, snapshot), _deleted(contents, snapshot))
+    return Changes(_differing(contents, snapshot), _deleted(contents, snapshot), _lost(everything, snapshot))
+
+
+def _lost(everything: Mapping[bytes, Content], snapshot: Snapshot) -> tuple[bytes, ...]:
+    submodules, before = _submodules(snapshot), snapshot.pristine or {}
+    if not submodules:
+        return ()
+    heads = tuple(path + b"/" for path in submodules)
+    inside = {path: content for path, content in everything.items() if path.startswith(heads)}
+    ids = {
+        path: (content.mode, content.object_id(snapshot.base[submodules[0]].object_id))
+        for path, content in inside.items()
+    }
+    return lost_paths(submodules, {path: (entry.mode, entry.object_id) for path, entry in before.items()}, ids)
 
 
 def _unpacked_some(
@@ -290,8 +313,11 @@ async def _whose(sandbox: Sandbox, fault: EnvironmentFault) -> EnvironmentFault 
 
 def _modules(snapshot: Snapshot) -> tuple[bytes, ...]:
     """What paths in submodules and in installed folders begin with."""
-    modules = (path for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
-    return tuple(path + b"/" for path in (*modules, *snapshot.installed))
+    return tuple(path + b"/" for path in (*_submodules(snapshot), *snapshot.installed))
+
+
+def _submodules(snapshot: Snapshot) -> tuple[bytes, ...]:
+    return tuple(path for path, entry in snapshot.base.items() if entry.mode == _SUBMODULE)
 
 
 def _suspects(after: Mapping[bytes, Stat], snapshot: Snapshot) -> list[bytes]:
