@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.parsers.marks import Mark
+from data.reading import read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -107,7 +108,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             "slow tokenizers are not served."
         )
     try:
-        description = json.loads(file.read_text(encoding="utf-8"))
+        description = read_object(file)
         # transformers first, so that its messages do not hide a file that simply is no JSON.
         from transformers import PreTrainedTokenizerFast
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from data.log_report import LogError
+from data.reading import parse_json
 
 FORMAT = "sao-journal"
 FORMAT_VERSION = 1
@@ -170,7 +171,7 @@ def _parse(path: Path, lines: list[bytes]) -> list[Entry]:
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
+            value = parse_json(line.decode("utf-8"), "JSON")
             if number == 1:
                 _check_format(path, value)
                 continue

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from data.maths_rows import maths_task
-from data.reading import InputError, check_value, json_lines, read_json, shown
+from data.reading import InputError, check_value, json_lines, read_json, regular, shown, user_path
 from data.sets import CannotRun, TaskSet, known_sets
 from data.swe_rows import PATCHES, REQUIRED, swe_task
 from data.task import Task, TaskError
@@ -64,7 +64,7 @@ def load_tasks(
             raise TaskError(f"{name} ({known.hub}) has no split {split!r}; it has {', '.join(known.splits)}")
         rows = read_rows(known.hub if known else name, split, subset=known.subset if known else None)
         return _tasks(rows, split, name, "", limit, known)
-    place = Path(path).expanduser().absolute()
+    place = user_path(path).absolute()
     rows = read_rows(name, split, place)
     base_dir = place if os.path.isdir(place) else place.parent
     source = f"{name} ({place.name})" if name else place.name
@@ -77,7 +77,7 @@ def read_rows(
     """Bare rows of a hub set, or of `path`. Raises TaskError."""
     if path is None:
         return _hub_rows(name, split, subset)
-    place = Path(path).expanduser().absolute()
+    place = user_path(path).absolute()
     if "\0" in str(place) or not os.path.exists(place):
         raise TaskError(f"no task set at {shown(place)}: give {_KINDS}")
     return _folder_rows(place, split) if place.is_dir() else _file_rows(place, split)
@@ -146,6 +146,8 @@ def _check_texts(row: Mapping[str, Any], where: str) -> None:
 def _file_rows(place: Path, split: str) -> Iterator[Mapping[str, Any]]:
     if place.suffix not in _READERS:
         raise TaskError(f"{place}: files of type {place.suffix or '(none)'} are not read; use {', '.join(_READERS)}")
+    with _named_errors(str(place)):
+        regular(place)
     if not place.stat().st_size:
         raise TaskError(f"{place} is empty")
     if place.suffix in (".jsonl", ".json"):
@@ -181,8 +183,12 @@ def _all_text(place: Path) -> dict[str, Any]:
     """Reader options for a CSV file: a version "3.10" is no number, an empty cell no null."""
     from datasets import Features, Value
 
-    with open(place, newline="", encoding="utf-8") as file:
-        names = next(csv.reader(file))
+    with open(place, newline="", encoding="utf-8-sig") as file:
+        names = next(csv.reader(file), [])
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise TaskError(f"{place}, first line: column {twice[0]!a} comes twice; rename or remove one")
+    if not any(name.strip() for name in names):
+        raise TaskError(f"{place}, first line: no names of columns")
     return {"features": Features({name: Value("string") for name in names}), "keep_default_na": False}
 
 

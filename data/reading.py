@@ -9,8 +9,10 @@ first encoded.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import stat
 import tomllib
 import zlib
 from collections.abc import Iterator
@@ -19,8 +21,19 @@ from typing import Any
 
 MAX_DEPTH = 200
 """Levels of nesting; the readers recurse, and so does whoever walks the value."""
+MAX_BYTES = 2 << 30
+"""Of one file. What is read is held whole, several times over."""
 MAX_NAME = 200
 """Bytes of an id that becomes part of a file's name."""
+
+
+_ODD_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 class InputError(ValueError):
@@ -30,10 +43,32 @@ class InputError(ValueError):
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The file's bytes, unpacked where it is gzip (by its first bytes, whatever its name). Raises InputError."""
     try:
+        regular(path)
         data = Path(path).read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return _unpacked(data, path) if data[:2] == b"\x1f\x8b" else data
+    except InputError:
+        raise
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise InputError(f"{shown(path)} cannot be read: {_reason(error)}") from error
+
+
+def regular(path: str | os.PathLike[str]) -> None:
+    """Refuses what is no file with an end: reading a pipe waits for its writer, a device may never end. Raises
+    InputError, OSError, ValueError."""
+    found = os.stat(path)
+    for is_it, kind in _ODD_KINDS:
+        if is_it(found.st_mode):
+            raise InputError(f"{shown(path)} is {kind}, not a file: give the path of a file with the content")
+    if found.st_size > MAX_BYTES:
+        raise InputError(f"{shown(path)} has {found.st_size:,} bytes, at most {MAX_BYTES:,} are read: split it")
+
+
+def _unpacked(data: bytes, path: str | os.PathLike[str]) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+        made = packed.read(MAX_BYTES + 1)
+    if len(made) > MAX_BYTES:
+        raise InputError(f"{shown(path)} unpacks to more than the {MAX_BYTES:,} bytes that are read: split it")
+    return made
 
 
 def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
@@ -44,6 +79,17 @@ def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
         raise InputError(
             f"{shown(path)} is no UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
         ) from error
+
+
+def user_path(given: str | os.PathLike[str], *, real: bool = False) -> Path:
+    """A path as a person gives it: `~` is a home, an unknown user's stays as it stands. `real`: absolute, links
+    followed as far as they lead; raises InputError for names that no file can have."""
+    text = os.fspath(given)
+    path = Path(text if "\0" in text else os.path.expanduser(text))
+    try:
+        return Path(os.path.realpath(path)) if real else path
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(text)} is no path: {_reason(error)}") from error
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -76,6 +122,14 @@ def json_lines(path: str | os.PathLike[str], *, surrogates: bool = False) -> Ite
 def read_json(path: str | os.PathLike[str], *, surrogates: bool = False) -> Any:
     text = read_text(path, errors="surrogateescape" if surrogates else "strict")
     return parse_json(text.removeprefix("\ufeff"), shown(path), surrogates=surrogates)
+
+
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON file that holds an object: settings, a state, a manifest. Raises InputError."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(path)} holds a JSON {type(value).__name__}, expected an object")
+    return value
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.reading import InputError, is_file, json_lines, read_json, shown
+from data.reading import InputError, is_file, json_lines, read_json, shown, user_path
 from eval.errors import EvalError
 from eval.markdown import document, table
 from eval.statistics import Difference, mcnemar, paired_bootstrap, wilson_interval
@@ -118,7 +118,7 @@ def compare(first: Scores, second: Scores, *, draws: int = 10_000, seed: int = 0
 
 def read_scores(path: str | Path) -> Scores:
     """Raises EvalError naming the file."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     inside = [place / "scores.json", place / "grading" / "scores.json"]
     file = next((each for each in inside if each.is_file()), inside[0]) if place.is_dir() else place
     if not is_file(file):

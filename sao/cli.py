@@ -239,14 +239,15 @@ def tasks_pack(
     plain: Plain_ = False,
 ) -> None:
     """Pack your own repository as a task: the tests really run, without and with the fix."""
+    from data.reading import is_file, read_text, shown, user_path
     from sao.config import load_config
     from sao.tasks import pack_task
 
     if problem.startswith("@"):
-        file = Path(problem[1:]).expanduser()
-        if not file.is_file():
-            raise UserError(f"--problem names the file {file}, which does not exist.")
-        problem = file.read_text(encoding="utf-8")
+        file = user_path(problem[1:])
+        if not is_file(file):
+            raise UserError(f"--problem names the file {shown(file)}, which does not exist or is no file.")
+        problem = read_text(file)
     code = pack_task(
         load_config("demo", _backend(sandbox)),
         _console(plain),

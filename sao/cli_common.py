@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 
+from data.reading import user_path
 from sao.paths import UserError
 from sao.screen import Screen
 
@@ -56,6 +56,4 @@ def console(plain: bool = False) -> Console:
 def own_tasks(path: str | None) -> list[str]:
     """Rows of the user's own, wherever `sao` is started later. They come first among the overrides, so that
     `--set tasks.name=` can say whose columns they have (docs/data.md)."""
-    return (
-        [] if path is None else [f"tasks.path={json.dumps(str(Path(path).expanduser().resolve()))}", "tasks.name=swe"]
-    )
+    return [] if path is None else [f"tasks.path={json.dumps(str(user_path(path, real=True)))}", "tasks.name=swe"]

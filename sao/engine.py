@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.policy import EngineError, TrainablePolicy
+from data.reading import user_path
 from data.trajectory import Sampling
 from sao.config import Config
 from sao.paths import vllm_environment
@@ -170,7 +171,7 @@ def launch_settings(config: Config, model: Path) -> LaunchSettings:
     colocated = engine.mode == "colocated"
     return LaunchSettings(
         model=model,
-        environment=Path(engine.environment).expanduser() if engine.environment else vllm_environment(),
+        environment=user_path(engine.environment) if engine.environment else vllm_environment(),
         device=device,
         dtype=engine.dtype if engine.dtype != "auto" else ("float32" if device == "cpu" else "bfloat16"),
         threads=config.model.threads or 1,

@@ -27,8 +27,21 @@ _PLACE = {
 """What a file system says of a place that the user chose: not ours to mend."""
 
 
+LONGEST = 4000
+"""Characters of a paragraph. An error may quote what it was given, and that may be of any length."""
+
+
 def exit_code_and_text(error: BaseException) -> tuple[int, str] | None:
     """(exit code, paragraph) of a known error, None for a bug (whose traceback should be seen)."""
+    known = _known(error)
+    if known is None or len(known[1]) <= LONGEST:
+        return known
+    code, text = known
+    left_out = len(text) - LONGEST
+    return code, f"{text[: LONGEST // 2]} … ({left_out:,} characters left out) … {text[-LONGEST // 2 :]}"
+
+
+def _known(error: BaseException) -> tuple[int, str] | None:
     from agent.fleet import FaultStorm
     from agent.policy import EngineError
     from agent.tokenizer import TokenizerError

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.atomic import write_atomically
+from data.reading import user_path
 from eval.compare import Comparison, compare, markdown, read_scores
 
 SHOWN = 20
@@ -82,4 +83,4 @@ def runs_or_path(name: str) -> Path:
     from sao.paths import runs_folder
 
     run = runs_folder() / name
-    return run if "/" not in name and run.exists() else Path(name).expanduser()
+    return run if "/" not in name and run.exists() else user_path(name)

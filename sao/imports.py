@@ -37,6 +37,7 @@ _UNKNOWN = -1.0
 def import_files(paths: Sequence[Path], console: Console, *, run: str | None = None, model: str = "demo") -> int:
     """Exit code 0; 1 when a file could not be read (the others are imported)."""
     files = found_files(paths)
+    _require_one(files)
     tokenizer_folder = model_folder(model)
     tokenizer = load_tokenizer(tokenizer_folder)
     folder = open_run(
@@ -49,6 +50,18 @@ def import_files(paths: Sequence[Path], console: Console, *, run: str | None = N
         return _import(files, folder, tokenizer, console)
     finally:
         folder.close()
+
+
+def _require_one(files: Sequence[Path]) -> None:
+    """Raises UserError where no file holds anything, so that no empty run is made."""
+    failed = []
+    for path in files:
+        for foreign in runs_of(path):
+            if not isinstance(foreign, ForeignError):
+                return
+            failed.append(str(foreign))
+    more = f" … and {len(failed) - 5} more" if len(failed) > 5 else ""
+    raise UserError(f"Nothing to import: {'; '.join(failed[:5]) or 'no run in any file'}{more}. Nothing was written.")
 
 
 def _import(files: Sequence[Path], folder: RunDir, tokenizer: Tokenizer, console: Console) -> int:

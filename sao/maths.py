@@ -24,6 +24,7 @@ from agent.presets import Preset, load_preset
 from data.atomic import write_atomically
 from data.log import TrajectoryLog
 from data.maths_rows import Grading
+from data.reading import read_object, user_path
 from data.sets import known_sets
 from data.task import Task
 from envs.maths.grading import doubtful_golds
@@ -125,7 +126,7 @@ def run_suite(config: Config, console: Console, choice: Choice, *, run: str | No
 
 def _configured(config: Config, choice: Choice, protocol: Protocol) -> Config:
     known = known_sets()[choice.suite]
-    path = str(Path(choice.data).expanduser().resolve()) if choice.data else ""
+    path = str(user_path(choice.data, real=True)) if choice.data else ""
     tasks = {"name": choice.suite, "split": known.splits[0], "path": path, "limit": choice.limit or 0}
     name = protocol.agent_with_python if choice.python else protocol.agent
     agent = {"preset": name, "blind": False, "temperature": protocol.temperature}
@@ -147,7 +148,10 @@ def _with_episodes(config: Config, episodes: int) -> Config:
 def _not_scored(file: Path, tasks: Sequence[Task], console: Console) -> dict[str, str]:
     """Symbolic golds that do not verify against themselves; as the run found them when it began."""
     if file.exists():
-        return json.loads(file.read_text(encoding="utf-8"))
+        kept = read_object(file)
+        if not all(isinstance(why, str) for why in kept.values()):
+            raise EvalError(f"{file}: expected a reason as text for each problem. Restore it, or begin with --fresh")
+        return kept
     golds = {task.task_id: task.row["answer"] for task in tasks if task.row["grading"] == Grading.SYMBOLIC}
     found: dict[str, str] = {}
     if golds:

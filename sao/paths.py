@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from data.installed import CHECKOUT, ROOT
-from data.reading import is_file, shown
+from data.reading import is_file, shown, user_path
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 SETUP = Path(__file__).resolve().parent / "setup"
@@ -47,7 +47,7 @@ def config_file(name: str) -> Path:
 def model_folder(name: str, *, download: bool = True) -> Path:
     """`demo` is the shipped policy; else a folder with config.json, safetensors and a tokenizer; else a model id of the
     hub (`org/name`), which the hub's client fetches where `download` allows it."""
-    folder = DEMO_POLICY if name == "demo" else Path(name).expanduser()
+    folder = DEMO_POLICY if name == "demo" else user_path(name)
     if is_file(folder / "config.json"):
         return folder
     from sao.hub import HubError, hub_model, is_model_id

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import time
@@ -37,6 +36,7 @@ from agent.presets import Preset
 from agent.pulse import Stall
 from data.journal import DISPATCHED, FINISHED, RETRIED, Journal
 from data.log import TrajectoryLog
+from data.reading import read_object
 from data.task import Task
 from data.trajectory import Status, Trajectory
 from envs.environment import Environment
@@ -274,7 +274,7 @@ def describe_plan(config: Config, console: Console) -> None:
     if not is_endpoint(config):
         renderer = renderer_for(load_tokenizer(folder), thinking=preset.thinking)
         warn(console, check_prompts(config, preset, folder, renderer, tasks))
-    model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    model = read_object(folder / "config.json")
     limits, at_once = preset.limits, config.rollout.concurrency
     heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)
     head_size = model.get("head_dim") or model.get("hidden_size", 0) // max(model.get("num_attention_heads", 1), 1)

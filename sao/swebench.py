@@ -21,6 +21,7 @@ from rich.table import Table
 
 from data.atomic import write_atomically
 from data.loaders import load_tasks
+from data.reading import user_path
 from eval.errors import EvalError
 from eval.page import Section, shortened
 from eval.swebench.execute import EvalLimits
@@ -67,7 +68,7 @@ class RowChoice:
     def source(self) -> tuple[str, str, str | None]:
         """(name, split, path) for load_tasks. Raises EvalError."""
         if self.rows is not None:
-            return "swebench", "test", str(Path(self.rows).expanduser().resolve())
+            return "swebench", "test", str(user_path(self.rows, real=True))
         if self.split not in HUB_SETS:
             raise EvalError(f"no split {self.split!r}: choose {', '.join(HUB_SETS)}, or give your own rows with --rows")
         return HUB_SETS[self.split], "test", None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from data.reading import InputError, parse_json, read_bytes, read_object
 from sao.rundir import write_atomically
 
 ROLLOUTS = "rollout_progress.json"
@@ -36,17 +37,21 @@ def stage(run: Path, name: str) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Empty where there is none yet (its writer replaces it as a whole)."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
+    """Empty where there is none yet. Its writer replaces it as a whole, so a damaged one is an InputError."""
+    return read_object(path) if path.exists() else {}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines; a torn last one is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except FileNotFoundError:
+    """Whole JSON lines, each an object; a torn last one is left out. Raises InputError."""
+    if not path.exists():
         return []
-    return [json.loads(line) for line in lines if line]
+    # Bytes first: a torn line may end in the middle of a character.
+    whole = read_bytes(path).rpartition(b"\n")[0]
+    found = []
+    for number, line in enumerate(whole.split(b"\n"), 1):
+        if line.strip():
+            value = parse_json(line.decode("utf-8", "replace"), f"{path}, line {number}")
+            if not isinstance(value, dict):
+                raise InputError(f"{path}, line {number}: is a JSON {type(value).__name__}, expected an object")
+            found.append(value)
+    return found

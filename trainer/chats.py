@@ -12,6 +12,7 @@ Promises:
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import numpy as np
 from agent.renderers.template import TemplateRenderer
 from agent.seeds import derive_seed
 from data.chats import SETS, Message, load_chats
+from data.reading import user_path
 from data.task import TaskError
 from trainer.demonstrations import Demonstration
 from trainer.folders import content_hash
@@ -36,8 +38,8 @@ def read_chats(names: Sequence[str], split: str, limit: int | None) -> list[list
     for name in names:
         if name in SETS:
             made += load_chats(name, split, limit=limit)
-        elif Path(name).expanduser().exists():
-            made += load_chats(Path(name).stem, split, Path(name).expanduser(), limit=limit)
+        elif os.path.exists(user_path(name)):
+            made += load_chats(Path(name).stem, split, user_path(name), limit=limit)
         else:
             raise TaskError(f"--chats {name}: neither a known set ({', '.join(SETS)}) nor a file or folder that exists")
     return made

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
+from data.reading import InputError, read_object
 from trainer.logprobs import body_of, hidden_states
 
 FORMAT = "sao-critic/1"
@@ -108,13 +109,13 @@ def save_critic(critic: Critic, path: str | Path, provenance: Mapping[str, Any] 
 def read_manifest(path: str | Path) -> dict[str, Any]:
     file = Path(path) / MANIFEST
     try:
-        manifest = json.loads(file.read_text())
-    except FileNotFoundError:
-        raise CriticError(f"{file} is missing: no critic folder (make one with `sao pretrain-value`)") from None
-    except json.JSONDecodeError as error:
-        raise CriticError(f"{file} is not JSON ({error}): damaged; make the critic again") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        if not file.exists():
+            raise CriticError(f"{file} is missing: no critic folder (make one with `sao pretrain-value`)")
+        manifest = read_object(file)
+    except InputError as error:
+        raise CriticError(f"{error}: damaged; make the critic again") from None
+    if manifest.get("format") != FORMAT:
+        found = manifest.get("format")
         raise CriticError(f"{file} has format {found!r}, this version reads {FORMAT!r}")
     return manifest
 

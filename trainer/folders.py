@@ -18,6 +18,7 @@ from typing import Any
 
 from data.crashpoints import crash_point
 from data.locks import hold
+from data.reading import InputError, read_object
 
 MANIFEST = "manifest.json"
 _ASIDE = ".partial-"
@@ -84,14 +85,15 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     """The manifest, its `format` being `kind`. Raises FolderError."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FolderError(f"{folder} holds no {MANIFEST}: it is no {kind} folder, or was removed meanwhile") from None
-    except ValueError as error:
-        raise FolderError(f"{path} is not JSON ({error}): remove {folder}, the one before it is used then") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != kind:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise FolderError(f"{path} has format {found!r}, this program reads {kind!r}")
+        manifest = read_object(path)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise FolderError(
+                f"{folder} holds no {MANIFEST}: it is no {kind} folder, or was removed meanwhile"
+            ) from None
+        raise FolderError(f"{error}: remove {folder}, the one before it is used then") from None
+    if manifest.get("format") != kind:
+        raise FolderError(f"{path} has format {manifest.get('format')!r}, this program reads {kind!r}")
     return manifest
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.reading import InputError, parse_json, read_bytes
+
 _log = logging.getLogger(__name__)
 
 
@@ -139,13 +141,24 @@ def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The last line of each step, by step; empty where there is none yet. A torn last line is left out."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    """The last line of each step, by step; empty where there is none yet. A torn last line is left out. Raises
+    MetricsError for a line that is no step's."""
+    if not path.exists():
         return []
-    lines = text.split("\n")[:-1]
-    by_step = {line["step"]: line for line in map(json.loads, lines)}
+    try:
+        whole = read_bytes(path).rpartition(b"\n")[0]
+        lines = [
+            (number, parse_json(line.decode("utf-8", "replace"), f"{path}, line {number}"))
+            for number, line in enumerate(whole.split(b"\n"), 1)
+            if line
+        ]
+    except InputError as error:
+        raise MetricsError(f"{error}. Remove the line, or the file: training does not need it") from error
+    by_step: dict[int, dict[str, Any]] = {}
+    for number, line in lines:
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise MetricsError(f"{path}, line {number}: no line of metrics (an object with the whole number step)")
+        by_step[line["step"]] = line
     return [by_step[step] for step in sorted(by_step)]
 
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from agent.tokenizer import Tokenizer, load_tokenizer
+from data.reading import read_object
 from trainer.folders import new_folder, only_writer, sha256, sweep
 from trainer.logprobs import body_of, check_head, chunk_rows, head_of, hidden_states, weighted_logprobs
 from trainer.metrics import MetricsWriter
@@ -240,8 +241,8 @@ def base_hash(folder: Path) -> str:
 def _positions(folder: Path) -> int | None:
     """The longest input of the model; None where its configuration does not say."""
     file = folder / "config.json"
-    found = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings") if file.is_file() else None
-    return int(found) if found else None
+    found = read_object(file).get("max_position_embeddings") if file.is_file() else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _finish(config: SftConfig, model: Any, tokenizer: Tokenizer, data: SftData, scores: Mapping[str, float]) -> None:

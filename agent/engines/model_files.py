@@ -7,7 +7,6 @@ allocated.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.policy import EngineError
+from data.reading import InputError, parse_json, read_object
 
 INDEX = "model.safetensors.index.json"
 _MOST_HEADER = 100 << 20
@@ -32,6 +32,13 @@ def check_model_folder(folder: Path) -> None:
             f"{folder}: no config.json, so no Hugging Face model. Point at a folder made by save_pretrained."
         )
     held = stored_tensors(folder)
+    # A number of layers that no file can hold is not tried out: building them would take for ever.
+    layers = read_config(folder).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > len(held):
+        raise ModelRefused(
+            f"{folder}: config.json asks for {layers:,} layers and the safetensors files hold {len(held):,} tensors: a "
+            "part is missing, or they are of another model. Fetch or copy the folder again."
+        )
     wanted = _wanted_numbers(folder)
     stored = sum(math.prod(shape) for shape in held.values())
     if stored < wanted:
@@ -39,6 +46,14 @@ def check_model_folder(folder: Path) -> None:
             f"{folder}: config.json asks for {wanted:,} weights and the safetensors files hold {stored:,}: a part is "
             "missing, or they are of another model. Fetch or copy the folder again."
         )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json. Raises ModelRefused."""
+    try:
+        return read_object(folder / "config.json")
+    except InputError as error:
+        raise ModelRefused(f"{error}. It is no configuration of a Hugging Face model.") from error
 
 
 def stored_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -71,7 +86,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def _weight_map(index: Path) -> Mapping[str, str]:
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        found = read_object(index)["weight_map"]
         if isinstance(found, dict) and all(isinstance(name, str) and "/" not in name for name in found.values()):
             return found
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -87,11 +102,13 @@ def _header(file: Path) -> dict[str, tuple[int, ...]]:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > min(size, _MOST_HEADER):
                 raise ValueError("its header is longer than the file")
-            header: dict[str, Any] = json.loads(opened.read(length))
+            header = parse_json(opened.read(length).decode("utf-8"), "its header")
+        if not isinstance(header, dict):
+            raise ValueError("its header is no object")
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         end = 8 + length + max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
         shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in entries.items()}
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError, IndexError, struct.error) as error:
         raise ModelRefused(f"{file}: no safetensors file, or cut off ({error}). Fetch or copy it again.") from error
     if size < end:
         raise ModelRefused(f"{file}: cut off: {size:,} bytes of {end:,}. Fetch or copy it again.")
@@ -107,6 +124,6 @@ def _wanted_numbers(folder: Path) -> int:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # transformers checks little: whatever a value breaks in there is raised
         raise ModelRefused(f"{folder}: cannot make a model of config.json ({type(error).__name__}: {error})") from error
     return sum(parameter.numel() for parameter in model.parameters())

@@ -7,7 +7,6 @@ of user messages, built by appending, are what the template prints for the whole
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from agent.parsers import Parsed, Tools, glm_xml, hermes, llama_json, qwen_xml
 from agent.renderers.frames import PATHS, TOOL, Frames, check_thoughts, read_frames
 from agent.renderers.template import PROBE_TOOL, RendererRefused, TemplateRenderer
 from agent.tokenizer import Tokenizer
+from data.reading import read_object
 from envs.environment import ToolCall
 
 
@@ -55,8 +55,8 @@ class GenericRenderer(TemplateRenderer):
         ids = {added.get(str(self.tokenizer.hf.eos_token), -1)}
         file = self.tokenizer.folder / "generation_config.json"
         if file.is_file():
-            given = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-            ids |= set(given if isinstance(given, list) else [given])
+            given = read_object(file).get("eos_token_id")
+            ids |= {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, int)}
         names = [name for name, one in added.items() if one in ids]
         if not names:
             raise RendererRefused(f"{self.tokenizer.folder}: the tokenizer names no end token (eos_token)")

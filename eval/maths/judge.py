@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from agent.endpoint.client import ChatClient
 from agent.endpoint.faults import Filtered, TooLong
 from agent.parsers.common import after_thought
 from agent.policy import EngineError
-from data.reading import InputError, parse_toml, read_bytes
+from data.reading import InputError, parse_json, parse_toml, read_bytes, read_text
 from eval.errors import EvalError
 from eval.maths.report import Sample, Samples
 
@@ -88,6 +88,10 @@ class Judgement:
         return {"verdict": verdict, "text": self.text, **({"error": self.error} if self.error else {})}
 
 
+_TEXT: TypeAdapter[str] = TypeAdapter(str)
+_JUDGEMENT: TypeAdapter[Judgement] = TypeAdapter(Judgement)
+
+
 def load_prompt(name: str = PROMPT) -> JudgePrompt:
     """Raises EvalError."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
@@ -140,14 +144,14 @@ class JudgeBook:
         self.path, self._about = path, (prompt.sha256, model)
         self._known: dict[str, Judgement] = {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for number, line in enumerate(read_text(path, errors="replace").split("\n"), 1):
                 try:
-                    value = json.loads(line)
-                except ValueError:
+                    value = parse_json(line, str(path))
+                except InputError:
                     continue  # the line that a kill cut off: asked again
-                key = value.pop("key")
-                if value["correct"] is not None:
-                    self._known[key] = Judgement(**value)
+                key, kept = _kept(value, f"{path}, line {number}")
+                if kept.correct is not None:
+                    self._known[key] = kept
 
     def key(self, question: Question) -> str:
         text = json.dumps([*self._about, question.problem, question.reference, question.answer])
@@ -165,6 +169,17 @@ class JudgeBook:
             file.write(line.encode() if whole else b"\n" + line.encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _kept(value: Any, where: str) -> tuple[str, Judgement]:
+    """Raises EvalError for a line that this class did not write."""
+    try:
+        value = dict(value)
+        return _TEXT.validate_python(value.pop("key")), _JUDGEMENT.validate_python(value)
+    except (ValidationError, TypeError, ValueError, KeyError) as error:
+        raise EvalError(
+            f"{where}: no judgement of ours ({type(error).__name__}). Remove the line (it is asked again), or the file"
+        ) from error
 
 
 async def judge_all(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from data.reading import InputError, is_file, parse_toml, read_bytes
+from data.reading import InputError, is_file, parse_toml, read_bytes, user_path
 from eval.errors import EvalError
 
 FOLDER = Path(__file__).parent / "protocols"
@@ -44,7 +44,7 @@ def protocol_names() -> list[str]:
 
 def load_protocol(name: str) -> Protocol:
     """By name or by the path of a .toml file. Raises EvalError."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.suffix != ".toml":
         path = FOLDER / f"{name}.toml"
     if not is_file(path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data.atomic import write_atomically
-from data.reading import InputError, check_name, is_file, json_lines, read_json, shown
+from data.reading import InputError, check_name, is_file, json_lines, read_json, shown, user_path
 from eval.errors import EvalError
 
 
@@ -46,7 +46,7 @@ class Prediction:
 
 def read_predictions(path: str | Path) -> dict[str, Prediction]:
     """By instance id, in the file's order. Raises EvalError naming file and place."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     if not is_file(place):
         raise EvalError(
             f"no predictions file at {shown(place)}; give a .jsonl, a .json list or a preds.json map (or .gz of one)"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
 
-from data.reading import read_json
+from data.reading import read_json, user_path
 from eval.errors import EvalError
 
 
@@ -27,7 +26,7 @@ class SkipList:
 def read_skip_list(path: str) -> SkipList:
     """Raises EvalError."""
     try:
-        value = read_json(Path(path).expanduser())
+        value = read_json(user_path(path))
         with_network = value.get("checked_with_network", ())
         good = {str(name): str(digest) for name, digest in value.get("good", {}).items()}
         return SkipList(frozenset(value["skip"]), frozenset(value["need_network"]), frozenset(with_network), good)

@@ -106,5 +106,5 @@ class TestDisk:
         with pytest.raises(CriticError, match="sao-critic/9"):
             load_critic(path)
         (path / "manifest.json").write_text("{")
-        with pytest.raises(CriticError, match="not JSON"):
+        with pytest.raises(CriticError, match="no valid JSON"):
             load_critic(path)

@@ -16,6 +16,7 @@ from typing import Literal
 
 from agent.engines.vllm.faults import ServerStartFailed
 from data.installed import get_vllm
+from data.reading import read_object
 
 INSIDE = Path(__file__).parent / "inside"
 MODEL_NAME = "policy"
@@ -86,9 +87,10 @@ def visible_gpus() -> list[str]:
 
 def model_context(model: Path) -> int:
     """Most tokens that the model takes, by its config.json. Raises ServerStartFailed where that does not say."""
-    values = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    found = values.get("max_position_embeddings") or values.get("text_config", {}).get("max_position_embeddings")
-    if not isinstance(found, int):
+    values = read_object(model / "config.json")
+    inner = values.get("text_config")
+    found = values.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))
+    if not isinstance(found, int) or isinstance(found, bool):
         raise ServerStartFailed(f"{model}/config.json has no max_position_embeddings: set engine.max_context.")
     return found
 
