@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agent.presets import Preset, PresetError
 from agent.renderers import Renderer
-from data.reading import InputError, read_json
+from data.reading import InputError, read_object
 from data.task import Task
 from sao.config import Config
 from sao.endpoint import is_endpoint
@@ -32,11 +32,11 @@ def context_of(config: Config, preset: Preset, folder: Path) -> int:
     if is_endpoint(config):
         return min([*limits, *filter(None, [config.endpoint.max_context])])
     try:
-        values = read_json(folder / "config.json")
+        values = read_object(folder / "config.json")
     except InputError:
         values = {}
     inner = values.get("text_config")
-    own = values.get("max_position_embeddings") or (inner.get("max_position_embeddings") if inner else None)
+    own = values.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))
     return min([*limits, *(size for size in (config.engine.max_context, own) if isinstance(size, int) and size > 0)])
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import reprlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ from sao.first_prompts import check_prompts, prompts_of
 from sao.guard import warn_of_benchmark
 from sao.images import fetch_for_run
 from sao.inherited import inherited, unreadable, warn
-from sao.paths import model_folder
+from sao.paths import UserError, model_folder
 from sao.rundir import RunDir, open_run, shown_name
 from sao.validated import unvalidated
 from sao.view import RolloutView, Tally
@@ -276,9 +277,7 @@ def describe_plan(config: Config, console: Console) -> None:
         warn(console, check_prompts(config, preset, folder, renderer, tasks))
     model = read_object(folder / "config.json")
     limits, at_once = preset.limits, config.rollout.concurrency
-    heads = model.get("num_key_value_heads") or model.get("num_attention_heads", 0)
-    head_size = model.get("head_dim") or model.get("hidden_size", 0) // max(model.get("num_attention_heads", 1), 1)
-    cache = 2 * 4 * model.get("num_hidden_layers", 0) * heads * head_size * limits.max_context * at_once
+    cache = _cache_bytes(model, folder) * limits.max_context * at_once
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     console.print(config.to_toml(), markup=False, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
@@ -299,6 +298,22 @@ def describe_plan(config: Config, console: Console) -> None:
     table.add_row("model", str(folder))
     table.add_row("runs in", str(Path(os.environ.get("SAO_RUNS", "runs")).resolve()))
     console.print(table)
+
+
+def _cache_bytes(model: Mapping[str, Any], folder: Path) -> int:
+    """Of keys and values in fp32, a token. 0 where the configuration has other names. Raises UserError."""
+
+    def number(key: str) -> int:
+        value = model.get(key) or 0
+        if not isinstance(value, int) or value < 0:
+            raise UserError(
+                f"{folder / 'config.json'}: {key} is {reprlib.repr(value)}, expected a whole number above 0."
+            )
+        return value
+
+    heads = number("num_key_value_heads") or number("num_attention_heads")
+    size = number("head_dim") or number("hidden_size") // max(number("num_attention_heads"), 1)
+    return 2 * 4 * number("num_hidden_layers") * heads * size
 
 
 def _memory_gib() -> float:
