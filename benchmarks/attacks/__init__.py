@@ -10,6 +10,7 @@ from benchmarks.attacks import (
     config,
     during,
     honest,
+    images,
     neuters,
     neuters_pytest,
     neuters_unittest,
@@ -22,7 +23,7 @@ from benchmarks.attacks.site import Attack, Site
 
 _MODULES = (reports, outcomes, neuters_unittest, neuters_pytest, neuters, shadows, shadows_library, compiled, config)
 ATTACKS: tuple[Attack, ...] = tuple(
-    each for module in (*_MODULES, during, adaptive, agents, beyond, honest) for each in module.TABLE.attacks
+    each for module in (*_MODULES, during, images, adaptive, agents, beyond, honest) for each in module.TABLE.attacks
 )
 
 
