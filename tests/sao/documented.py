@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import click
 import typer
 
 from sao.cli import app
@@ -36,7 +36,7 @@ class Shown:
 
 
 @cache
-def the_command() -> click.Command:
+def the_command() -> Any:
     return typer.main.get_command(app)
 
 
@@ -44,7 +44,7 @@ def shown() -> list[Shown]:
     return sorted({*_in_help(the_command(), "sao"), *_in_documents()})
 
 
-def _in_help(command: click.Command, name: str) -> Iterator[Shown]:
+def _in_help(command: Any, name: str) -> Iterator[Shown]:
     for line in re.findall(r"(?m)^  \$ (.*)$", command.epilog or ""):
         yield Shown(f"{name} --help", line)
     for word, inner in getattr(command, "commands", {}).items():
@@ -63,8 +63,8 @@ def _in_documents() -> Iterator[Shown]:
 
 def fault_of_sao(words: list[str]) -> str:
     """Of an unknown sub-command, option or setting; empty where the command would begin."""
-    command = the_command()
-    context = click.Context(command, info_name="sao")
+    command: Any = the_command()  # typer brings a parser of its own, with click's names
+    context = command.context_class(command, info_name="sao")
     rest = words[1:]
     if rest[0] == "sft":
         try:
@@ -72,21 +72,19 @@ def fault_of_sao(words: list[str]) -> str:
         except SystemExit:
             return "sft refuses it"
         return ""
-    while isinstance(command, click.Group):
-        if not rest or rest[0].startswith("-"):  # a group that is a command itself
-            break
+    while (
+        hasattr(command, "commands") and rest and not rest[0].startswith("-")
+    ):  # else a group that is a command itself
         name, rest = rest[0], rest[1:]
         inner = command.get_command(context, name)
         if inner is None:
             return f"there is no {name!r}"
-        command, context = inner, click.Context(inner, info_name=name, parent=context)
+        command, context = inner, inner.context_class(inner, info_name=name, parent=context)
     try:
         values, _, _ = command.make_parser(context).parse_args(list(rest))
         _resolves(values.get("config") or "demo", tuple(values.get("overrides") or ()))
-    except click.UsageError as error:
-        return error.format_message()
     except Exception as error:
-        return str(error)
+        return str(error) or type(error).__name__
     return ""
 
 
