@@ -40,10 +40,10 @@ rollout: image ## run episodes in sandboxes: EPISODES=200 SANDBOX=docker|embedde
 		$(if $(TASKS),--tasks $(TASKS)) $(if $(MODEL),--model $(MODEL)) $(ENGINE_SET) $(ARGS)
 
 TRAIN = $(SAO) train --config $(CONFIG) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(SANDBOX),--sandbox $(SANDBOX)) $(if $(MODEL),--model $(MODEL)) $(if $(CRITIC),--critic $(CRITIC)) \
+		$(if $(TASKS),--tasks $(TASKS)) $(if $(SANDBOX),--sandbox $(SANDBOX)) $(if $(MODEL),--model $(MODEL)) $(if $(CRITIC),--critic $(CRITIC)) \
 		$(if $(CONTROL),--control $(CONTROL)) $(ENGINE_SET)
 
-train: image ## train the policy on its own episodes: STEPS=100 SEED=0 CONTROL=one_critic_update CRITIC=folder ENGINE=vllm
+train: image ## train the policy on its own episodes: STEPS=100 SEED=0 TASKS=rows.jsonl CONTROL=one_critic_update CRITIC=folder ENGINE=vllm
 	@$(VLLM)
 	@$(TRAIN) $(ARGS)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of
+from sao.cli_common import Config_, Model_, Plain_, Run_, Sandbox_, Set_, console, example, overrides_of, own_tasks
 
 
 def train(
@@ -17,6 +17,7 @@ def train(
     seed: Annotated[Optional[int], typer.Option(help="Seed of the plan and of every draw.")] = None,  # noqa: UP045
     control: Annotated[Optional[str], typer.Option(help="sao, or one of its controls.")] = None,  # noqa: UP045
     critic: Annotated[Optional[str], typer.Option(help="Folder made by sao pretrain-value.")] = None,  # noqa: UP045
+    tasks: Annotated[Optional[str], typer.Option(help="Your own rows: .jsonl, .json, .parquet, .csv.")] = None,  # noqa: UP045
     sandbox: Sandbox_ = None,
     model: Model_ = None,
     run: Run_ = None,
@@ -29,13 +30,18 @@ def train(
     from data.contamination import refuse_evaluation_tasks
     from sao.assemble import tasks_of
     from sao.config import load_config
+    from sao.first_prompts import prompts_of_plan
+    from sao.inherited import warn
     from sao.train import describe_training
     from sao.train import train as run_training
 
     named = {"steps": steps, "batch": batch, "seed": seed, "control": control, "critic": critic}
-    resolved = load_config(config, overrides_of(overrides, sandbox=sandbox, model=model, **named))
+    chosen = [*own_tasks(tasks), *overrides_of(overrides, sandbox=sandbox, model=model, **named)]
+    resolved = load_config(config, chosen)
     if dry_run:  # what would refuse the run refuses its plan
-        refuse_evaluation_tasks(tasks_of(resolved))
+        planned = tasks_of(resolved)
+        refuse_evaluation_tasks(planned)
+        warn(console(plain), prompts_of_plan(resolved, planned))
         describe_training(resolved, console(plain), run=run, fresh=fresh)
         return
     raise typer.Exit(run_training(resolved, console(plain), run=run, fresh=fresh, score=score))

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.presets import Preset, PresetError
+from agent.presets import Preset, PresetError, load_preset
 from agent.renderers import Renderer
 from data.reading import InputError, read_object
 from data.task import Task
 from sao.config import Config
 from sao.endpoint import is_endpoint
 from sao.environments import tools_of
+from sao.paths import model_folder
 
 if TYPE_CHECKING:
     from sao.assemble import Parts
@@ -67,6 +68,17 @@ def _prompt_tokens(preset: Preset, renderer: Renderer, kind: str, problem: str) 
 def prompts_of(config: Config, parts: Parts) -> str:
     """`check_prompts` of a run's parts."""
     return check_prompts(config, parts.preset, parts.folder, parts.renderer, parts.tasks)
+
+
+def prompts_of_plan(config: Config, tasks: Sequence[Task]) -> str:
+    """`check_prompts` of what a dry run would do."""
+    from agent.renderers.choose import renderer_for
+    from agent.tokenizer import load_tokenizer
+
+    if is_endpoint(config):
+        return ""
+    folder, preset = model_folder(config.model.path, download=False), load_preset(config.agent.preset)
+    return check_prompts(config, preset, folder, renderer_for(load_tokenizer(folder), thinking=preset.thinking), tasks)
 
 
 def check_prompts(config: Config, preset: Preset, folder: Path, renderer: Renderer, tasks: Sequence[Task]) -> str:

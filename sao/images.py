@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from data.task import Task
 from envs.images import ImageFault, ImageName, ImagePlan, ImageStore, make_plan
@@ -26,19 +26,18 @@ from envs.images.disk import Image, Usage, gib, named
 from envs.images.pull import Listener, PullProgress
 from envs.maths.environment import read_maths_row
 from envs.sandbox import BackendUnavailable
-from envs.swe import read_row
+from envs.swe.row import image_of
 from sao.assemble import image_settings, tasks_of
 from sao.config import Config
 
 log = logging.getLogger(__name__)
 SHOWN = 20
+_NAME_WIDTH = 64
 
 
 def images_of(tasks: Iterable[Task]) -> Counter[str]:
     """Image -> how many tasks want it. Raises TaskError."""
-    return Counter(
-        read_maths_row(task).image if task.kind == "maths" else read_row(task, need_tests=False).image for task in tasks
-    )
+    return Counter(read_maths_row(task).image if task.kind == "maths" else image_of(task) for task in tasks)
 
 
 @contextlib.asynccontextmanager
@@ -103,7 +102,10 @@ def plan_facts(plan: ImagePlan) -> dict[str, Any]:
 def show_plan(plan: ImagePlan, console: Console, *, show_all: bool = False) -> None:
     missing = [need for need in plan.needs if need.state != "present"]
     missing.sort(key=lambda need: (not need.problem, need.name))
-    table = Table("image", "tasks", "to pull", "", box=None)
+    # A name that is cut cannot be told from its neighbours: it goes on in the next line instead.
+    widest = min(max((len(need.name) for need in missing), default=0), _NAME_WIDTH)
+    image = Column("image", overflow="fold", min_width=widest)
+    table = Table(image, "tasks", "to pull", Column("", overflow="fold"), box=None)
     for need in missing if show_all else missing[:SHOWN]:
         size = "" if need.state == "make" else gib(need.download_bytes) if need.download_bytes is not None else "?"
         table.add_row(need.name, str(need.tasks), size, escape(need.problem))

@@ -46,9 +46,9 @@ from eval.statistics import wilson_interval
 from sao.assemble import Parts, backend_of, check_tasks, copy_tokenizer, environments_of, parts_of, tasks_of
 from sao.backend import ready_sandboxes
 from sao.config import Config
-from sao.endpoint import actor_of, is_endpoint
+from sao.endpoint import actor_of
 from sao.engine import SERVING
-from sao.first_prompts import check_prompts, prompts_of
+from sao.first_prompts import prompts_of, prompts_of_plan
 from sao.guard import warn_of_benchmark
 from sao.images import fetch_for_run
 from sao.inherited import inherited, unreadable, warn
@@ -261,8 +261,6 @@ def _print_end(
 def describe_plan(config: Config, console: Console) -> None:
     """The resolved configuration and its arithmetic; starts nothing, makes no folder."""
     from agent.presets import load_preset
-    from agent.renderers.choose import renderer_for
-    from agent.tokenizer import load_tokenizer
 
     folder = model_folder(config.model.path, download=False)
     preset = load_preset(config.agent.preset)
@@ -272,9 +270,7 @@ def describe_plan(config: Config, console: Console) -> None:
     warn(console, inherited(config, preset))
     warn(console, unreadable(config))
     warn(console, unvalidated(config, tasks))
-    if not is_endpoint(config):
-        renderer = renderer_for(load_tokenizer(folder), thinking=preset.thinking)
-        warn(console, check_prompts(config, preset, folder, renderer, tasks))
+    warn(console, prompts_of_plan(config, tasks))
     model = read_object(folder / "config.json")
     limits, at_once = preset.limits, config.rollout.concurrency
     cache = _cache_bytes(model, folder) * limits.max_context * at_once

@@ -18,6 +18,7 @@ from data.task import Task, TaskError
 from envs.sandbox.contract import SandboxSpec
 
 BASE_IMAGE = SandboxSpec().image
+_INSTANCE = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 IMAGE_HEAD = "HEAD"
 """As base_commit: what is checked out in the image (with bug_patch on top)."""
 _OUTCOMES = ("PASSED", "FAILED", "ERROR")
@@ -77,6 +78,24 @@ class SweRow:
         return tuple(path.rsplit("/", 1)[-1] if path.startswith("/") else path for path in self.hidden)
 
 
+def published_image(task_id: str) -> str:
+    """The image that SWE-bench publishes for an instance (`__` cannot stand in a repository name, so its rule replaces
+    it); the base image where the id is none of SWE-bench's form."""
+    if not _INSTANCE.fullmatch(task_id):
+        return BASE_IMAGE
+    return f"swebench/sweb.eval.x86_64.{task_id.replace('__', '_1776_').lower()}:latest"
+
+
+def image_of(task: Task) -> str:
+    """The image that a SWE task runs in. A row of SWE-bench's old format has one too, though nothing here can run its
+    tests. Raises TaskError."""
+    given = task.row.get("image")
+    old = not any(task.row.get(column) for column in ("eval_script", "files", "bundle"))
+    if old and _INSTANCE.fullmatch(task.task_id) and (given is None or isinstance(given, str)):
+        return given or published_image(task.task_id)
+    return read_row(task, need_tests=False).image
+
+
 def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     """Raises TaskError. `need_tests=False` accepts a draft whose test lists are still to be measured."""
     row = task.row
@@ -119,7 +138,7 @@ def read_row(task: Task, *, need_tests: bool = True) -> SweRow:
     repo_dir = text("repo_dir", "/testbed")
     if not repo_dir.startswith("/") or repo_dir == "/" or ".." in repo_dir.split("/"):
         raise fail("repo_dir", f"{repo_dir!r} must be an absolute path below /")
-    image = text("image", BASE_IMAGE)
+    image = text("image", published_image(task.task_id) if in_image else BASE_IMAGE)
     timeout = row.get("eval_timeout_s")
     if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < 1e7):
         raise fail("eval_timeout_s", f"{timeout!r} must be seconds above 0, at most ten million")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data.task import Task, TaskError
-from envs.swe.row import SweRow, read_row
+from envs.swe.row import SweRow, published_image, read_row
 from eval.errors import EvalError
 
 HUB_SETS: Mapping[str, str] = {
@@ -54,17 +54,12 @@ class HarnessRow:
         return hashlib.sha256(json.dumps(judged, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def image_name(instance_id: str) -> str:
-    """The published image of an instance: `__` cannot stand in a repository name, so the rule replaces it."""
-    return f"swebench/sweb.eval.x86_64.{instance_id.replace('__', '_1776_').lower()}:latest"
-
-
 def harness_row(task: Task, stored: Mapping[str, Mapping[str, Any]] | None = None) -> HarnessRow:
     """`stored`: rows in the current format by instance id, for legacy rows. Raises TaskError."""
     row = {name: value for name, value in task.row.items() if value is not None}
     known = (stored or {}).get(task.task_id, {})
     filled: dict[str, Any] = {name: row.get(name) or known.get(name) for name in HARNESS_COLUMNS}
-    filled["image"] = filled["image"] or image_name(task.task_id)
+    filled["image"] = filled["image"] or published_image(task.task_id)
     if known and known.get("base_commit") != row.get("base_commit"):
         raise TaskError(
             f"task {task.task_id}: the stored row is for base_commit {known.get('base_commit')}, this one for "

@@ -12,9 +12,10 @@ import pytest
 
 from data.loaders import load_tasks
 from data.task import TaskError
+from envs.swe.row import published_image
 from eval.errors import EvalError
 from eval.swebench.predictions import Prediction, read_predictions, write_predictions
-from eval.swebench.rows import choose, harness_row, harness_rows, image_name, stored_rows
+from eval.swebench.rows import choose, harness_row, harness_rows, stored_rows
 from eval.swebench.store import resume_key
 from tests.eval.small import small_row, small_task
 from tests.shared_data import need_shared
@@ -29,7 +30,7 @@ def test_legacy_rows_become_current_ones() -> None:
     wanted = harness_rows(load_tasks("new", "test", new))
     assert len(made) == 50
     for one, other in zip(made, wanted, strict=True):
-        assert one.row["image"] == image_name(one.instance_id) == other.row["image"]
+        assert one.row["image"] == published_image(one.instance_id) == other.row["image"]
         assert {**one.row, "created_at": ""} == {**other.row, "created_at": ""}
         assert one.digest() == other.digest()
         assert isinstance(one.row["FAIL_TO_PASS"], list)
@@ -40,8 +41,8 @@ def test_legacy_rows_become_current_ones() -> None:
 
 
 def test_image_names() -> None:
-    assert image_name("django__django-11790") == "swebench/sweb.eval.x86_64.django_1776_django-11790:latest"
-    assert image_name("Owner__Repo_x-1") == "swebench/sweb.eval.x86_64.owner_1776_repo_x-1:latest"
+    assert published_image("django__django-11790") == "swebench/sweb.eval.x86_64.django_1776_django-11790:latest"
+    assert published_image("Owner__Repo_x-1") == "swebench/sweb.eval.x86_64.owner_1776_repo_x-1:latest"
 
 
 def test_lists_as_text_or_lists_and_odd_ids() -> None:

@@ -62,7 +62,7 @@ def test_some_are_named_and_none_is_refused() -> None:
         check_prompts(config, PRESET, DEMO_POLICY, RENDERER, [long])
 
 
-@pytest.mark.parametrize("command", ["rollout", "rollout --dry-run", "train"])
+@pytest.mark.parametrize("command", ["rollout", "rollout --dry-run", "train", "train --dry-run"])
 def test_commands_refuse_before_there_is_a_folder(runs: Path, tmp_path: Path, command: str) -> None:  # noqa: F811
     preset = (Path(__file__).parents[2] / "agent/presets/demo.toml").read_text()
     small = tmp_path / "small.toml"
