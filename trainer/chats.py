@@ -3,7 +3,8 @@
 Promises:
 * the ids are those that the episode loop would have, were the turns its own: first prompt, turns and messages come from
   the renderer, and every id is only appended (a test plays them);
-* learned are the assistant's tokens and the token that ends each turn; what special tokens a text spells stays text;
+* learned are the assistant's tokens and the token that ends each turn, unless its row switches that turn off;
+  what special tokens a text spells stays text;
 * too long conversations are cut at the end, never in the middle, and counted; one whose beginning holds no word of the
   assistant is left out, and counted; so is one that comes twice;
 * held-out conversations share their first question with none that is trained on, whatever the order of the rows;
@@ -58,7 +59,7 @@ def write_chat(renderer: TemplateRenderer, messages: Sequence[Message]) -> Demon
         else:
             made = renderer.message_ids(message["content"], ids[-1])
         ids += made
-        learned += [speaks] * len(made)
+        learned += [speaks and message.get("learned", True)] * len(made)
     return Demonstration(np.asarray(ids, np.int32), np.asarray(learned), np.zeros(len(ids), bool))
 
 
@@ -136,7 +137,7 @@ def prepare_chats(
         counts.read += 1
         whole = write_chat(renderer, messages)
         one = Demonstration(whole.tokens[:max_length], whole.action[:max_length], whole.free[:max_length])
-        if (mark := content_hash([whole.tokens.tobytes()])) in seen:
+        if (mark := content_hash([whole.tokens.tobytes(), whole.action.tobytes()])) in seen:
             counts.twice += 1
             continue
         seen.add(mark)

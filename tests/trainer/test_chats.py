@@ -105,6 +105,52 @@ def test_learned_are_the_answers_and_their_ends() -> None:
     assert not one.free.any()
 
 
+def test_messages_as_the_field_writes_them(tmp_path: Path) -> None:
+    """JSON text, the developer's role, parts, and turns that are seen but not learned."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "?"}]
+    chats = [
+        json.dumps([{"role": "developer", "content": "s"}, {"role": "user", "content": parts}, said("b.", weight=0)]),
+        [*talk(("a?", "b."))[:1], said("b.", train=False), {"role": "user", "content": "c?"}, said("d.", loss=True)],
+        [*talk(("a?", "b."))[:1], said("b.", weight=1, train=None)],
+    ]
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    renderer = any_renderer("smollm2")
+    read = read_chats([str(file)], "train", None)
+    assert [(message["role"], message["content"]) for message in read[0]] == [
+        ("system", "s"),
+        ("user", "a?"),
+        ("assistant", "b."),
+    ]
+    written = [write_chat(renderer, chat) for chat in read]
+    learned = [renderer.tokenizer.decode(one.tokens[one.action].tolist()) for one in written]
+    assert learned == ["", "d.<|im_end|>", "b.<|im_end|>"]
+    plain = write_chat(renderer, talk(("a?", "b."), ("c?", "d.")))
+    assert written[1].tokens.tolist() == plain.tokens.tolist()
+
+
+def said(content: object, **more: object) -> dict[str, object]:
+    return {"role": "assistant", "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ("[{", "no JSON"),
+        ([{"role": "user", "content": "a"}, said("b", weight=0.5)], "row 1: message 1 has weight 0.5"),
+        ([{"role": "user", "content": "a"}, said("b", weight=0, train=True)], "on and off at once"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, said("b")], "kind 'image_url'"),
+        ([{"role": "user", "content": "a"}, said(None, tool_calls=[{"id": "1"}])], "message 1 holds a tool's call"),
+        ([{"role": "user", "content": "a"}, said(None)], "message 1 is no object with role and content"),
+    ],
+)
+def test_messages_that_cannot_be_learned_from_are_refused(tmp_path: Path, messages: object, why: str) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(TaskError, match=why):
+        read_chats([str(file)], "train", None)
+
+
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_special_tokens_a_text_spells_stays_text_in_every_role(name: str) -> None:
     renderer = any_renderer(name)
