@@ -24,6 +24,7 @@ def test_rows_that_nobody_validated_are_said_and_bad_ones_named(runs: Path, tmp_
     assert f"sao tasks validate --tasks {path} shows every such row" in said
     table = sao("tasks", "validate", "--tasks", path, "--sandbox", "embedded", "--plain", code=1)
     assert "1 of 2 usable" in table
+    assert "the reference fix is not graded as solved: 1 of 1 tests still fail" in " ".join(table.split()), table
     said = unvalidated(config, tasks)
     assert "never checked" not in said
     assert said.startswith("sao tasks validate called unusable: wrong (the reference fix is not graded as solved")
