@@ -10,7 +10,6 @@ The probe sees what a hash cannot: a head that kept its old packed copy, a layer
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.engines.vllm.faults import ServedWeightsWrong
+from data.reading import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -133,7 +133,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_object(path) if path.is_file() else {}
 
 
 def check_hashes(where: str, wanted: Mapping[str, str], results: Sequence[Any]) -> None:
