@@ -10,6 +10,7 @@ import torch
 from agent.engines.embedded import ContextOverflow, EmbeddedPolicy, ModelRefused
 from agent.policy import EngineError, StopReason
 from tests.agent.embedded_support import ask, check_exact, make, prompt_of, sampled
+from tests.patience import PATIENCE_S
 
 
 def test_abort_and_drain(make_model) -> None:
@@ -46,7 +47,7 @@ def test_cancelled_request_leaves_the_batch(make_model) -> None:
         blocked = asyncio.create_task(ask(policy, prompt_of(0, 10), 0, 490, stop=()))
         await asyncio.sleep(0.02)
         blocked.cancel()
-        assert len((await asyncio.wait_for(ask(policy, prompt_of(1, 5), 1, 3, stop=()), 5)).tokens) == 3
+        assert len((await asyncio.wait_for(ask(policy, prompt_of(1, 5), 1, 3, stop=()), PATIENCE_S)).tokens) == 3
         await policy.close()
 
     asyncio.run(run())

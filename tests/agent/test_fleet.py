@@ -26,6 +26,7 @@ from agent.presets import Limits, Preset
 from data.task import Task
 from data.trajectory import ExitReason, Status, Trajectory
 from envs.sandbox.contract import StartFailed
+from tests.patience import PATIENCE_S
 
 PRESET = Preset(
     name="t",
@@ -161,12 +162,12 @@ def test_stop_cut_ends_running_episodes_as_cut(renderer, World) -> None:
         envs = []
 
         def make_env(task: Task):
-            envs.append(World(delays={"step": 5}))
+            envs.append(World(delays={"step": 10_000}))
             return envs[-1]
 
         bench = Bench(renderer, make_env)
         asyncio.get_running_loop().call_later(0.1, bench.stop.cut)
-        report = await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 100)), 3)
+        report = await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 100)), PATIENCE_S)
         assert report == FleetReport(cut=4)
         assert {t.outcome.status for t in bench.kept} == {Status.CUT}
         assert all(t.turns == 1 for t in bench.kept)
@@ -178,9 +179,9 @@ def test_stop_cut_ends_running_episodes_as_cut(renderer, World) -> None:
 
 def test_stop_during_back_off_does_not_wait_for_it(renderer, World) -> None:
     async def run() -> None:
-        bench = Bench(renderer, lambda task: World(faults={"reset": StartFailed("busy")}), backoff_s=60)
+        bench = Bench(renderer, lambda task: World(faults={"reset": StartFailed("busy")}), backoff_s=10_000)
         asyncio.get_running_loop().call_later(0.1, bench.stop.finish)
-        report = await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 4)), 3)
+        report = await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 4)), PATIENCE_S)
         assert report.infra_errors == 4
         assert sorted(report.given_up) == [0, 1, 2, 3]
 
@@ -219,11 +220,11 @@ def test_a_bug_cuts_the_others_into_the_sink_and_is_raised(renderer, World) -> N
         def make_env(task: Task):
             if task.task_id == "task-2":
                 return World(faults={"step": KeyError("bug")})
-            return World(delays={"step": 5})
+            return World(delays={"step": 10_000})
 
         bench = Bench(renderer, make_env, episodes_at_once=3)
         with pytest.raises(KeyError, match="bug"):
-            await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 30)), 3)
+            await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 30)), PATIENCE_S)
         assert [t.outcome.exit_reason for t in bench.kept] == [ExitReason.SYSTEM_CUT] * 2
 
     asyncio.run(run())
@@ -268,7 +269,7 @@ def test_the_gate_holds_back_draws_and_does_not_hold_up_a_stop(renderer, World) 
 
         bench.fleet._gate = gate
         asyncio.get_running_loop().call_later(0.3, bench.stop.finish)
-        assert (await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 50)), 3)).graded == 3
+        assert (await asyncio.wait_for(bench.fleet.run(plan_draws(TASKS, 50)), PATIENCE_S)).graded == 3
 
     asyncio.run(run())
 
@@ -278,7 +279,7 @@ def test_cancelling_the_fleet_closes_every_environment(renderer, World) -> None:
         envs = []
 
         def make_env(task: Task):
-            envs.append(World(delays={"step": 5}))
+            envs.append(World(delays={"step": 10_000}))
             return envs[-1]
 
         bench = Bench(renderer, make_env)

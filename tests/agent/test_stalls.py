@@ -11,6 +11,7 @@ from envs.environment import Grade
 from envs.sandbox.contract import SandboxBackend
 from envs.swe import SWEEnvironment
 from tests.envs.swe_support import call, embedded, run, tiny_task
+from tests.patience import PATIENCE_S
 
 _OLD = "cat tests/test_old.py >>x; mv x tests/test_old.py"
 ATTACKS = {
@@ -41,7 +42,7 @@ async def attacked(backend: SandboxBackend, script: str) -> tuple[Grade, Pulse]:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_holds_up_nobody(name: str) -> None:
     async def work(backend: SandboxBackend) -> tuple[Grade, Pulse]:
-        return await asyncio.wait_for(attacked(backend, ATTACKS[name]), 250)
+        return await asyncio.wait_for(attacked(backend, ATTACKS[name]), PATIENCE_S)
 
     grade, pulse = run(work, embedded())
     assert grade.reward == 0.0

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from data import with_parent
+from tests.patience import PATIENCE_S
 
 BUSY = {
     "computes in C with the interpreter's lock": "sum(range(10**15))",
@@ -34,7 +35,7 @@ os.kill(os.getpid(), 9)
 
 def gone(group: int) -> bool:
     """No process of the group is left."""
-    end = time.monotonic() + 20  # milliseconds on a quiet machine; without the watch they stay for ever
+    end = time.monotonic() + PATIENCE_S  # milliseconds on a quiet machine; without the watch they stay for ever
     while time.monotonic() < end:
         try:
             os.killpg(group, 0)

@@ -48,7 +48,7 @@ class PrivateEngine:
         words += [f"--pidfile={self.folder}/pid", f"--cgroup-parent={self.groups}"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
-        assert wait_for(self.answers, 60), self.log()
+        assert wait_for(self.answers), self.log()
 
     def make_images(self) -> None:
         """Of busybox, which takes a second; where there is none, the machine's base image is copied."""
@@ -94,7 +94,7 @@ class PrivateEngine:
         self.process.wait(60)
         self._client = None
         # After a kill its containerd may live on for a moment, and would stand in the next one's way.
-        assert wait_for(lambda: not self.helpers("containerd"), 60)
+        assert wait_for(lambda: not self.helpers("containerd"))
         # Their numbers may be another process's by now, and a new engine would take it for a living one.
         for name in ("pid", "exec/containerd/containerd.pid"):
             (self.folder / name).unlink(missing_ok=True)

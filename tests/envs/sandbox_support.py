@@ -13,6 +13,7 @@ import pytest
 from envs.sandbox import BackendUnavailable, SandboxLimits, SandboxSpec
 from envs.sandbox.channel_text import Helpers
 from envs.sandbox.contract import Sandbox, SandboxBackend
+from tests.patience import PATIENCE_S
 
 KINDS = ["embedded", "shell", "unshare", pytest.param("docker", marks=pytest.mark.docker)]
 """shell: the channel without its helper. unshare: the embedded backend where bubblewrap is absent."""
@@ -73,7 +74,7 @@ async def processes(box: Sandbox, *, like: list[str] | None = None) -> list[str]
     return names
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -9,6 +9,7 @@ import pytest
 from envs.sandbox import disk_guard
 from envs.sandbox.contract import ExecResult, OutOfDisk
 from envs.sandbox.disk_guard import LOOK_AFTER, DiskGuard
+from tests.patience import PATIENCE_S
 
 LIMIT = 1 << 20
 
@@ -44,4 +45,4 @@ def test_a_look_that_sees_nothing_puts_none_off(monkeypatch: pytest.MonkeyPatch,
         with pytest.raises(OutOfDisk):
             await guard.run(command(), lambda: None)
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))

@@ -50,7 +50,7 @@ def start_through(proxy: EngineProxy, run_id: str, patience_s: float = 10.0) -> 
             await backend.close()
 
     result = asyncio.run(main())
-    assert wait_for(lambda: not left(run_id), 20), left(run_id)
+    assert wait_for(lambda: not left(run_id)), left(run_id)
     return result
 
 
@@ -136,7 +136,7 @@ def test_a_lost_engine_ends_what_runs_typed(proxy: EngineProxy) -> None:
 
     run_id = f"lost-{time.time_ns()}"
     asyncio.run(main())
-    assert wait_for(lambda: not left(run_id), 20), left(run_id)
+    assert wait_for(lambda: not left(run_id)), left(run_id)
 
 
 def test_a_start_that_is_given_up_while_it_is_tried_again_leaves_nothing(proxy: EngineProxy) -> None:
@@ -153,7 +153,7 @@ def test_a_start_that_is_given_up_while_it_is_tried_again_leaves_nothing(proxy: 
 
     run_id = f"given-up-{time.time_ns()}"
     asyncio.run(main())
-    assert wait_for(lambda: not left(run_id), 20), left(run_id)
+    assert wait_for(lambda: not left(run_id)), left(run_id)
 
 
 def test_a_container_that_ends_while_it_starts_is_started_again() -> None:

@@ -22,6 +22,7 @@ from envs.maths import verify
 from envs.maths.answer import integer_of
 from envs.maths.grading import doubtful_golds, grade_text, integer_golds
 from envs.maths.verify import Comparer, Comparison, GraderFault, VerifierMissing
+from tests.patience import PATIENCE_S
 from tests.shared_data import need_shared
 
 pytest.importorskip("math_verify", reason="MATHS NOT CHECKED: math-verify is not installed (EXTRAS=dev,eval)")
@@ -194,7 +195,7 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(run.stdout)).wait(timeout=60)
+        psutil.Process(int(run.stdout)).wait(timeout=PATIENCE_S)
 
 
 def test_math_verify_missing_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from sao.paths import ROOT
 from tests.envs.chaos_driver import MOMENTS
 from tests.envs.private_engine import VOLUME_IMAGE, PrivateEngine, private_engine
 from tests.envs.sandbox_support import wait_for
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 KILLS = int(os.environ.get("SAO_SANDBOX_KILLS", "6"))
@@ -57,7 +58,7 @@ def run_until_killed(engine: PrivateEngine, moment: str, count: int, draw: rando
             driver.stdout.readline()
             time.sleep(draw.uniform(0, 3))
             driver.send_signal(signal.SIGKILL)
-        output = driver.communicate(timeout=240)[0]
+        output = driver.communicate(timeout=PATIENCE_S)[0]
     finally:
         driver.kill()
         driver.wait()
@@ -75,12 +76,12 @@ def test_killed_drivers_leave_nothing(engine: PrivateEngine) -> None:
         killed += "ended" not in output
         reaped += sum(int(line.split()[1]) for line in output.splitlines() if line.startswith("reaped "))
         # Whatever was started ends by itself, without a reaper: what a kill may leave was never started.
-        assert wait_for(lambda: not engine.grouped(), 60), (moment, count, engine.left())
+        assert wait_for(lambda: not engine.grouped()), (moment, count, engine.left())
         if killed == KILLS:
             break
     last = run_until_killed(engine, "no such moment", 1, draw)
     assert "ended" in last
-    clean = wait_for(lambda: not any(engine.left().values()), 30)
+    clean = wait_for(lambda: not any(engine.left().values()))
     print(f"kills {killed}, things that the next start removed {reaped}, left: {engine.left()}")
     assert clean, engine.left()
     assert killed == KILLS, f"only {killed} of {KILLS} moments came"
@@ -125,7 +126,7 @@ def test_the_engine_restarts_in_the_middle(engine: PrivateEngine, how: signal.Si
         # An engine killed between making a container's first process and writing that down forgets it, for ever: a shim
         # and at most runc's init, in which nothing of ours runs yet. No client can see or end them.
         engine.forget("containerd-shim", "containerd-shim-runc-v2", "runc:[1:CHILD]", "runc:[2:INIT]")
-    assert wait_for(lambda: not any(engine.left().values()), 30), json.dumps(engine.left())
+    assert wait_for(lambda: not any(engine.left().values())), json.dumps(engine.left())
 
 
 IDLE_DRIVER = """
@@ -159,9 +160,9 @@ def test_without_driver_and_engine_the_deadline_holds(engine: PrivateEngine) -> 
     driver.wait()
     engine.process.send_signal(signal.SIGKILL)
     try:
-        assert wait_for(lambda: not engine.grouped(), 60), engine.grouped()
+        assert wait_for(lambda: not engine.grouped()), engine.grouped()
     finally:
         engine.end(signal.SIGKILL)
         engine.start()
     assert "ended" in run_until_killed(engine, "no such moment", 1, random.Random(1))
-    assert wait_for(lambda: not any(engine.left().values()), 30), json.dumps(engine.left())
+    assert wait_for(lambda: not any(engine.left().values())), json.dumps(engine.left())

@@ -25,6 +25,7 @@ from envs.sandbox.embedded import EmbeddedBackend
 from envs.sandbox.owner import owner_alive, owner_id
 from envs.sandbox.seccomp import docker_profile
 from tests.envs.sandbox_support import KINDS, make, spec, wait_for
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,7 +143,7 @@ def test_closing_the_backend_ends_all(kind: str) -> None:
         await asyncio.gather(unfinished, return_exceptions=True)
 
     asyncio.run(main())
-    assert wait_for(lambda: not leftovers(kind, f"close-{number}", os.getpid(), number), 5)
+    assert wait_for(lambda: not leftovers(kind, f"close-{number}", os.getpid(), number))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +164,7 @@ def test_a_cancellation_is_never_swallowed(kind: str) -> None:
             working = asyncio.create_task(work())
             await asyncio.sleep(draw.uniform(0, 0.02))
             working.cancel()
-            done, _ = await asyncio.wait([working], timeout=20)
+            done, _ = await asyncio.wait([working], timeout=PATIENCE_S)
             assert done, "it went on working"
             assert working.cancelled()
         assert (await box.exec("echo hi")).output == b"hi\n"
@@ -334,7 +335,7 @@ def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(kind: str) -> No
         assert time.monotonic() - started < 15  # one that nobody ends would be waited for
 
     asyncio.run(main())
-    assert wait_for(lambda: not leftovers(kind, "cancelled", os.getpid(), 10**9), 5)
+    assert wait_for(lambda: not leftovers(kind, "cancelled", os.getpid(), 10**9))
 
 
 def test_the_spec_survives_json() -> None:
@@ -366,9 +367,9 @@ def test_a_driver_that_dies_while_the_sandbox_starts_leaves_nothing(shell: str, 
             ours.sendall(text[:at])
             running.append(subprocess.Popen([*bare, shell], stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL))
     for process in running:
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_S)
     # The lease sleeps until the deadline, a little less than `deadline` seconds.
-    assert wait_for(lambda: not any(with_words("sleep", str(deadline - late)) for late in range(3)), 5)
+    assert wait_for(lambda: not any(with_words("sleep", str(deadline - late)) for late in range(3)))
 
 
 def test_the_next_start_ends_a_process_that_a_dying_start_left_waiting(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from trainer.gpu_turn import GpuTurn
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ def test_a_whole_round(tmp_path: Path) -> None:
         rollouts.close()
         trainer.close()
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
 
 
 def test_a_trainer_that_is_told_to_stop_waits_no_longer(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_killed_trainer_holds_nothing(tmp_path: Path) -> None:
     assert rollouts.wanted()
     process.kill()
     process.wait()
-    asyncio.run(asyncio.wait_for(rollouts.take(), 10))
+    asyncio.run(asyncio.wait_for(rollouts.take(), PATIENCE_S))
 
 
 def test_killed_rollouts_hold_nothing(tmp_path: Path) -> None:
