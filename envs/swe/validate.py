@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 from dataclasses import dataclass
 
@@ -13,11 +14,13 @@ from data.task import Task, TaskError
 from envs.environment import Grade
 from envs.sandbox.contract import SandboxBackend
 from envs.swe.environment import SweLimits, grade_patch, run_fresh
-from envs.swe.guard.changes import changed_files
-from envs.swe.guard.judged import test_module as is_test_module
+from envs.swe.guard.changes import FileChange, parts_of
+from envs.swe.guard.judged import Judged, is_test
 from envs.swe.parsers import Outcome
-from envs.swe.row import read_row
+from envs.swe.row import SweRow, read_row
 
+_NAMED = re.compile(r"(?:^|/)(?:test_[^/]*\.py|[^/]*_tests?\.py|[^/]*_test\.go|[^/]*\.(?:test|spec)\.[jt]sx?)$")
+"""A product has files called test.py and folders called test (Django, NumPy): these names alone say nothing."""
 _GOOD = (Outcome.PASSED, Outcome.XFAIL)
 
 
@@ -68,23 +71,28 @@ async def validate(
         raise TaskError(f"task {task.task_id}, column patch: is empty; validation needs the reference fix")
     gold = [await grade_patch(row, backend, row.patch, limits) for _ in range(repeats)]
     empty = [await grade_patch(row, backend, b"", limits) for _ in range(repeats)]
-    source, tests = source_part(row.patch)
+    source, tests = source_part(row)
     alone = None
     if tests:
         alone = await grade_patch(row, backend, source, limits) if source.strip() else empty[0]
     return Validation(task.task_id, tuple(gold), tuple(empty), tests, alone)
 
 
-def source_part(patch: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """A git patch without the test modules among its files, and which those are."""
-    kept, tests = [], []
-    for part in re.split(rb"(?m)^(?=diff --git )", patch):
-        paths = [path for change in changed_files(part) for path in change.paths]
-        if paths and all(map(is_test_module, paths)):
-            tests += paths
-        else:
-            kept.append(part)
-    return b"".join(kept), tuple(tests)
+def source_part(row: SweRow) -> tuple[bytes, tuple[str, ...]]:
+    """The reference fix without what belongs to tests, and which files that is: modules named as tests are, judged
+    modules, and in the folders of judged tests what is new or no module (their data)."""
+    parts = parts_of(row.patch)
+    judged = Judged(row, base={path for change, _ in parts for path in change.paths})
+    modules = {path for path in judged.files if is_test(path)}
+    folders = tuple(f"{folder}/" for folder in {posixpath.dirname(path) for path in modules} if folder)
+
+    def held(change: FileChange) -> bool:
+        path = change.new or change.old or ""
+        data = path.startswith(folders) and (change.old is None or not path.endswith(".py"))
+        return data or path in modules or _NAMED.search(path) is not None
+
+    tests = [change.new or change.old or "" for change, _ in parts if held(change)]
+    return b"".join(part for change, part in parts if not held(change)), tuple(tests)
 
 
 @dataclass(frozen=True)

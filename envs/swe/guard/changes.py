@@ -42,20 +42,25 @@ class FileChange:
 
 
 def changed_files(patch: bytes) -> list[FileChange]:
+    return [change for change, _ in parts_of(patch)]
+
+
+def parts_of(patch: bytes) -> list[tuple[FileChange, bytes]]:
+    """Every file's change with its own part of the patch; what stands between the parts is left out."""
     lines = patch.split(b"\n")
-    found: list[FileChange] = []
+    found: list[tuple[FileChange, bytes]] = []
     at = 0
     while at < len(lines):
-        line = lines[at].removesuffix(b"\r")
+        start, line = at, lines[at].removesuffix(b"\r")
         if match := _GIT.match(line):
             change, at = _git_file(lines, at + 1, match["names"])
-            found.append(change)
         elif line.startswith(b"--- ") and at + 1 < len(lines) and lines[at + 1].startswith(b"+++ "):
             change = FileChange(_name(line[4:]), _name(lines[at + 1][4:].removesuffix(b"\r")))
-            found.append(change)
             at = _hunks(lines, at + 2, change)
         else:
             at += 1
+            continue
+        found.append((change, b"\n".join([*lines[start:at], b""])))
     return found
 
 
