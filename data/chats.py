@@ -1,11 +1,15 @@
 """Conversations for supervised fine-tuning, by name, from files or from the hub: lists of {"role", "content"}.
 
+An assistant's message may hold `calls` (data/chat_calls.py); one message of the role tool then answers each, in order,
+with the tool's `name`. The column `tools` has the tools' definitions.
+
 `messages` may be JSON text, a content a list of text parts, and `developer` is `system`. An assistant's message that
 its file switches off (`weight`: 0 as OpenAI has it, `train`: false as Axolotl, `loss`: false as ms-swift) carries
 `"learned": False`; switches of other messages say nothing, as these are never learned.
 
-Promises: roles alternate user and assistant after an optional system message and end with the assistant; what is not so
-is an error naming the row; a conversation that holds a problem of an evaluation set is refused.
+Promises: after an optional system message roles alternate user and assistant, results standing behind their calls, and
+end with the assistant (results behind its last calls are left out: nothing is learned from them); what is not so is an
+error naming the row; a conversation that holds a problem of an evaluation set is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.chat_calls import RESULTS, calls_of, in_call_order, tools_of_row
 from data.contamination import EvaluationTask, evaluation_set
 from data.task import TaskError
 
 Message = Mapping[str, Any]
 _SWITCHES = ("weight", "train", "loss")
+
+
+class Chat(list[Message]):
+    """The messages of a conversation, with the definitions of its tools."""
+
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,8 +70,18 @@ def load_chats(
     return _chats(itertools.islice(rows, limit), known.column if known else "messages", source)
 
 
+def check_chat(messages: Any, where: str) -> None:
+    """Raises TaskError, EvaluationTask among it, for what no conversation to learn from is."""
+    _chat(messages, where)
+
+
 def _chats(rows: Iterable[Mapping[str, Any]], column: str, source: str) -> list[list[Message]]:
-    made = [_chat(row.get(column), f"{source}, row {number + 1}") for number, row in enumerate(rows)]
+    made: list[list[Message]] = []
+    for number, row in enumerate(rows):
+        where = f"{source}, row {number + 1}"
+        chat = Chat(_chat(row.get(column), where))
+        chat.tools = tools_of_row(row.get("tools"), where)
+        made.append(chat)
     if not made:
         raise TaskError(f"{source} has no rows")
     return made
@@ -79,7 +100,9 @@ def _chat(value: Any, where: str) -> list[Message]:
         at = f"{where}: message {len(messages)}"
         if not isinstance(message, Mapping):
             raise TaskError(f"{at} is no object with role and content")
-        content = _content(message, at)
+        role = "system" if message.get("role") == "developer" else str(message.get("role"))
+        calls = calls_of(message, at) if role == "assistant" else []
+        content = _content(message, at, empty=bool(calls))
         try:
             content.encode()
         except UnicodeEncodeError as error:
@@ -87,11 +110,22 @@ def _chat(value: Any, where: str) -> list[Message]:
                 f"{where}: message {len(messages)} holds half of a surrogate pair at character {error.start}, which is "
                 "no text; take the row out"
             ) from error
-        role = "system" if message.get("role") == "developer" else str(message.get("role"))
         off = role == "assistant" and not _learned(message, at)
-        messages.append({"role": role, "content": content, **({"learned": False} if off else {})})
+        more: dict[str, Any] = {"learned": False} if off else {}
+        if calls:
+            more["calls"] = calls
+        if role in RESULTS:
+            role, more = "tool", {"answers": str(message.get("tool_call_id") or "")}
+        messages.append({"role": role, "content": content, **more})
+    messages = _answered(messages, where)
     roles = [message["role"] for message in messages]
-    turns = roles[1:] if roles[0] == "system" else roles
+    # A turn with calls and its results is one with the turn that follows.
+    spoken = [
+        role
+        for number, role in enumerate(roles)
+        if role != "tool" and not (role == "assistant" and "tool" in roles[number + 1 : number + 2])
+    ]
+    turns = spoken[1:] if spoken[0] == "system" else spoken
     wanted = ["user", "assistant"] * (len(turns) // 2)
     if not turns or turns != wanted:
         raise TaskError(f"{where}: roles are {', '.join(roles[:8])}; expected user and assistant in turn, to the end")
@@ -101,16 +135,38 @@ def _chat(value: Any, where: str) -> list[Message]:
     return messages
 
 
-def _content(message: Mapping[str, Any], at: str) -> str:
-    """The text of a message. What is none is refused by its kind, never left out."""
-    if message.get("role") in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise TaskError(
-            f"{at} holds a tool's call or result, which conversations cannot hold yet: write calls and results as text "
-            "of the assistant and the user, as the model is to see them"
-        )
+def _answered(messages: list[Message], where: str) -> list[Message]:
+    """Results in the order of their calls, each with the name of its tool; without those behind the last turn."""
+    made: list[Message] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        end = at + 1
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        results, calls = messages[at + 1 : end], message.get("calls", [])
+        if message["role"] == "tool" or (results and not calls):
+            raise TaskError(f"{where}: message {at} is followed by a tool's result, or is one, without a call")
+        made.append(message)
+        if end < len(messages) and calls:
+            ordered = in_call_order(calls, results, f"{where}: message {at}")
+            made += [{**one, "name": call["name"]} for one, call in zip(ordered, calls, strict=True)]
+        at = end
+    return made
+
+
+def _content(message: Mapping[str, Any], at: str, *, empty: bool = False) -> str:
+    """The text of a message, with what was thought before it. What is none is refused by its kind, never left out.
+    `empty`: it need not have any."""
     content = message.get("content")
+    if thought := message.get("reasoning_content"):
+        if not isinstance(thought, str) or not isinstance(content or "", str):
+            raise TaskError(f"{at} has a reasoning_content that is no text, or a content that is none")
+        return f"<think>\n{thought.strip()}\n</think>\n\n{content or ''}"
     if isinstance(content, str):
         return content
+    if empty and not content:
+        return ""
     if not isinstance(content, Sequence) or not content:
         raise TaskError(f"{at} is no object with role and content")
     texts = []

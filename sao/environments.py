@@ -13,6 +13,7 @@ from envs.maths import tool
 from envs.maths.environment import MathsEnvironment, MathsLimits
 from envs.sandbox import SandboxBackend, SandboxLimits
 from envs.swe import SWEEnvironment, SweLimits, Verifier
+from envs.swe.guard.watch import prepare
 from envs.swe.package_parsers import check_parser
 from envs.swe.row import read_row
 from envs.tools.schema import SCHEMAS
@@ -77,6 +78,7 @@ def environments_of(
 ) -> Callable[[Task], Environment]:
     """`verifier_of`: who judges a SWE task's patch, instead of our own parsers. Making one raises PresetError where the
     preset's tools are not for tasks of that kind."""
+    prepare()
     tool_limits = tool_limits_of(preset)
     limits = swe_limits(config, preset)
 

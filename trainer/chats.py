@@ -13,19 +13,24 @@ Promises:
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from agent.parsers import Unspeakable
+from agent.parsers.common import to_json
 from agent.renderers.template import TemplateRenderer
 from agent.seeds import derive_seed
 from data.chats import SETS, Message, load_chats
 from data.reading import user_path
 from data.task import TaskError
+from envs.environment import ToolCall
 from trainer.demonstrations import Demonstration
 from trainer.folders import content_hash
 
@@ -47,20 +52,37 @@ def read_chats(names: Sequence[str], split: str, limit: int | None) -> list[list
 
 
 def write_chat(renderer: TemplateRenderer, messages: Sequence[Message]) -> Demonstration:
-    """The whole conversation: an optional system message, then user and assistant in turn. Raises RendererRefused where
-    the model's chat template cannot be followed."""
+    """The whole conversation: an optional system message, then user and assistant in turn, calls answered by results.
+    Raises RendererRefused where the model's chat template cannot be followed, Unspeakable where its format cannot carry
+    a call."""
+    tools = getattr(messages, "tools", ())
+    shown = to_json(list(tools))
+    if forged := next((token for token in renderer.tokenizer.added if token in shown), None):
+        raise Unspeakable(f"{forged!r} in the definition of a tool would become the special token")
     first = next(number for number, message in enumerate(messages) if message["role"] == "user") + 1
-    ids = renderer.prompt_ids(messages[:first], (), foreign=("system", "user"))
+    ids = renderer.prompt_ids(messages[:first], tools, foreign=("system", "user"))
     learned = [False] * len(ids)
-    for message in messages[first:]:
-        speaks = message["role"] == "assistant"
-        if speaks:
-            made = renderer.answer_ids(message["content"], before=ids)
+    for role, group in itertools.groupby(messages[first:], key=lambda message: message["role"]):
+        several = list(group)
+        if role == "tool":  # the results of one turn come in one piece, as an episode's do
+            texts, names = [one["content"] for one in several], [one["name"] for one in several]
+            made = renderer.observation_ids(texts, ids[-1], names)
+        elif role == "user":
+            made = renderer.message_ids(several[0]["content"], ids[-1])
         else:
-            made = renderer.message_ids(message["content"], ids[-1])
+            made = _turn(renderer, several[0], tools, ids)
         ids += made
-        learned += [speaks and message.get("learned", True)] * len(made)
+        learned += [role == "assistant" and several[0].get("learned", True)] * len(made)
     return Demonstration(np.asarray(ids, np.int32), np.asarray(learned), np.zeros(len(ids), bool))
+
+
+def _turn(
+    renderer: TemplateRenderer, message: Message, tools: Sequence[Mapping[str, Any]], before: Sequence[int]
+) -> list[int]:
+    calls = [ToolCall(one["name"], one["arguments"]) for one in message.get("calls", ())]
+    if not calls:
+        return renderer.answer_ids(message["content"], before=before)
+    return renderer.call_ids(calls, tools, before=before, words=message["content"])
 
 
 @dataclass
@@ -135,7 +157,13 @@ def prepare_chats(
     for messages in chats:
         tick()
         counts.read += 1
-        whole = write_chat(renderer, messages)
+        try:
+            whole = write_chat(renderer, messages)
+        except Unspeakable as error:
+            raise TaskError(
+                f"conversation {counts.read}: {error}. Where its arguments are not all text, the column tools has to "
+                "say their types"
+            ) from error
         one = Demonstration(whole.tokens[:max_length], whole.action[:max_length], whole.free[:max_length])
         if (mark := content_hash([whole.tokens.tobytes(), whole.action.tobytes()])) in seen:
             counts.twice += 1

@@ -83,6 +83,10 @@ class GptOssRenderer(TemplateRenderer):
             pieces = [*head, thought, *tail]
         return [*pieces, channel, "final", message, answer] if answer or thought is None else pieces
 
+    def _before_calls(self, thought: str | None, said: str, before: Sequence[int]) -> list[int | str]:
+        """What is said before a call stands on the analysis channel, as what is thought does."""
+        return super()._before_calls(None, "\n\n".join(one for one in (thought, said) if one), before)
+
     def _call_end(self) -> list[int | str]:
         return []  # spelled with the call
 

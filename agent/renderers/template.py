@@ -77,9 +77,9 @@ class TemplateRenderer:
         """The template's own text; special tokens spelled inside a message's content stay the characters they are.
 
         `foreign`: roles whose messages are not ours."""
-        if tools and not self.template_shows_tools:
-            messages, tools = with_tool_list(messages, tools, self.shape), ()
         safe, held = self._hold_specials(messages, foreign)
+        if tools and not self.template_shows_tools:  # our own text: its special tokens are meant
+            safe, tools = with_tool_list(safe, tools, self.shape), ()
         ids: list[int] = []
         for piece in _MARK.split(self.template_text(safe, tools)):
             ids += self.tokenizer.encode_text(held[piece]) if piece in held else self.tokenizer.encode_marked(piece)
@@ -175,17 +175,24 @@ class TemplateRenderer:
         self, calls: Sequence[ToolCall], tools: Tools = (), *, before: Sequence[int], words: str = ""
     ) -> list[int]:
         """Ids of a turn that says `words` and makes these calls, with its end, as the family writes it behind the ids
-        `before`. Where the prompt opened a thought, the words stand in it. The family's parser reads the same calls
-        back, or Unspeakable is raised; so it is where an argument spells a special token."""
+        `before`. A leading <think>…</think> of the words is the turn's thought; without one the words stand in a
+        thought that the prompt opened. The family's parser reads the same calls back, or Unspeakable is raised; so it
+        is where an argument spells a special token."""
         spelled = self.spell(calls, tools)
-        given = words + to_json([dict(call.arguments) for call in calls])
+        thought, said = split_thought(words)
+        given = (thought or "") + said + to_json([dict(call.arguments) for call in calls])
         if forged := next((name for name in self._frame_tokens if name in given), None):
             raise Unspeakable(f"{forged!r} in a written call would become the special token")
-        head, tail = self._around_words(before) if words or self.in_thought(before) else ([], [])
-        ids = self._encode([*head, words, *tail, *self._marked(spelled), *self._call_end()])
+        ids = self._encode([*self._before_calls(thought, said, before), *self._marked(spelled), *self._call_end()])
         if self.parse(ids, before=before, cut=False, tools=tools) != tuple(calls):
             raise Unspeakable(f"{self.family} does not read back what it writes: {self.action_text(ids)[:200]!r}")
         return ids
+
+    def _before_calls(self, thought: str | None, said: str, before: Sequence[int]) -> list[int | str]:
+        if thought is not None:
+            return [*self._said(thought, said, self.in_thought(before)), *([self._joint] if said else [])]
+        head, tail = self._around_words(before) if said or self.in_thought(before) else ([], [])
+        return [*head, said, *tail]
 
     def words_ids(self, words: str, *, before: Sequence[int]) -> list[int]:
         """The beginning of such a turn, up to its words' end."""

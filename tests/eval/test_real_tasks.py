@@ -196,6 +196,8 @@ def test_a_small_model_is_graded_and_the_demo_policy_refused(docker_rows: Path, 
     """As a user starts it: the run comes to its end, every verdict is the official one."""
     model = tmp_path / "small"
     shutil.copytree(DEMO_POLICY, model)
+    config = json.loads((model / "config.json").read_text())  # the first prompts have to fit
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
 
     def start(*options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "sao", "eval", "swebench", "--plain", "--sandbox", "docker", "--run", "demo"]

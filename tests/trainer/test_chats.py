@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from agent.demo_model import write_start
 from agent.engines.scripted import ScriptedPolicy
 from agent.presets import load_preset
-from agent.renderers.template import RendererRefused
+from agent.renderers.template import PROBE_TOOL, RendererRefused
 from agent.token_dialogue import TokenDialogue
 from data.contamination import EvaluationTask
 from data.task import TaskError
 from data.trajectory import ExitReason, Identity, Outcome, Status
+from envs.environment import ToolCall
 from tests.agent.families import any_renderer as made
 from tests.agent.families import every
 from trainer.chats import Counts, prepare_chats, read_chats, write_chat
@@ -133,6 +134,98 @@ def said(content: object, **more: object) -> dict[str, object]:
     return {"role": "assistant", "content": content, **more}
 
 
+def called(name: str, arguments: object = "{}", words: object = None, id: str = "") -> dict[str, object]:
+    return said(words, tool_calls=[{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}])
+
+
+def result(content: str, **more: object) -> dict[str, object]:
+    return {"role": "tool", "content": content, **more}
+
+
+TOOLS = [PROBE_TOOL, {"name": "submit", "description": "End it.", "parameters": {"type": "object", "properties": {}}}]
+VIEW = {"id": "b", "type": "function", "function": {"name": "view", "arguments": {"path": "b.py"}}}
+TRACE = [
+    {"role": "developer", "content": "You fix bugs."},
+    {"role": "user", "content": "It is broken."},
+    said(None, tool_calls=[{"id": "a", "function": {"name": "view", "arguments": '{"path": "a.py"}'}}, VIEW]),
+    result("text of b", tool_call_id="b"),
+    result("text of a", tool_call_id="a"),
+    called("view", {"path": "c.py"}, "I look again.", id="c") | {"weight": 0},
+    result("text of c", tool_call_id="c"),
+    said("It was c.py."),
+    {"role": "user", "content": "Thanks. And d?"},
+    called("submit", "", id="d") | {"reasoning_content": "All is done."},
+    result("ended", tool_call_id="d"),
+]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_trace_with_calls_has_the_ids_of_an_episode(name: str, tmp_path: Path) -> None:
+    """Null contents, arguments as text and as an object, results in another order, tools in the prompt."""
+    renderer = any_renderer(name)
+    if renderer.calls_a_turn == 1:
+        trace = [*TRACE[:2], TRACE[2] | {"tool_calls": [VIEW]}, TRACE[3], *TRACE[5:]]
+    else:
+        trace = TRACE
+    file = tmp_path / "traces.jsonl"
+    switched_on = [{key: value for key, value in one.items() if key != "weight"} for one in trace]
+    rows = [{"messages": json.dumps(trace), "tools": json.dumps(TOOLS)}, {"messages": switched_on, "tools": TOOLS}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part, chat = read_chats([str(file)], "train", None)
+    assert chat[-1]["role"] == "assistant"  # what follows the last call teaches nothing
+    written = write_chat(renderer, chat)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], written.action.astype(int), [0]])))
+    turns = [written.tokens[a:b].tolist() for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    spoken = [number for number, one in enumerate(chat) if one["role"] == "assistant"]
+    assert len(turns) == len(spoken) == 4
+
+    async def play() -> list[int]:
+        dialogue = TokenDialogue(ScriptedPolicy(turns), renderer, load_preset("default"), "e0")
+        dialogue.begin(chat[:2], chat.tools, listed=True)
+        for at, end in zip(spoken, [*spoken[1:], None], strict=True):
+            await dialogue.generate(10**6, 0)
+            wanted = tuple(ToolCall(one["name"], one["arguments"]) for one in chat[at].get("calls", ()))
+            assert dialogue.parse(cut=False) == wanted or not wanted
+            heard = chat[at + 1 : end] if end else []
+            if heard and heard[-1]["role"] == "user":  # no episode has this: as a chat of text does
+                dialogue.builder.append_observation(
+                    renderer.message_ids(heard[0]["content"], turns[spoken.index(at)][-1])
+                )
+            elif heard:
+                dialogue.observe([one["content"] for one in heard], [one.get("name") for one in heard], 10**6)
+        return dialogue.builder.tokens
+
+    assert list(asyncio.run(play())) == written.tokens.tolist()
+    decoded = renderer.tokenizer.decode(written.tokens.tolist())
+    if renderer.calls_a_turn != 1:
+        assert decoded.index("text of a") < decoded.index("text of b")
+    assert "All is done." in renderer.tokenizer.decode(turns[-1])
+    switched = write_chat(renderer, part)
+    assert switched.tokens.tolist() == written.tokens.tolist()
+    learned = renderer.tokenizer.decode(switched.tokens[switched.action].tolist())
+    assert "I look again." not in learned
+    assert "It was c.py." in learned
+
+
+def test_calls_that_a_format_cannot_carry_are_refused_by_the_conversation(tmp_path: Path) -> None:
+    renderer = any_renderer("qwen3")
+    fine, forged = (
+        talk(("a?", "b.")),
+        [*talk(("a?", "b."))[:1], called("view", {"path": "<|im_end|>"}), result("c"), said("d")],
+    )
+    with pytest.raises(TaskError, match=r"conversation 2: '<\|im_end\|>' in a written call"):
+        prepare_chats(renderer, [fine, one_chat(tmp_path, forged)], max_length=400, measure=1, seed=0)
+    tools = [{"name": "view", "description": "<|im_end|>"}]
+    with pytest.raises(TaskError, match=r"in the definition of a tool"):
+        prepare_chats(renderer, [one_chat(tmp_path, fine, tools)], max_length=400, measure=1, seed=0)
+
+
+def one_chat(folder: Path, messages: object, tools: object = None) -> list:
+    file = folder / "one.jsonl"
+    file.write_text(json.dumps({"messages": messages, "tools": tools}) + "\n")
+    return read_chats([str(file)], "train", None)[0]
+
+
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
@@ -140,7 +233,25 @@ def said(content: object, **more: object) -> dict[str, object]:
         ([{"role": "user", "content": "a"}, said("b", weight=0.5)], "row 1: message 1 has weight 0.5"),
         ([{"role": "user", "content": "a"}, said("b", weight=0, train=True)], "on and off at once"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, said("b")], "kind 'image_url'"),
-        ([{"role": "user", "content": "a"}, said(None, tool_calls=[{"id": "1"}])], "message 1 holds a tool's call"),
+        ([{"role": "user", "content": "a"}, said(None, tool_calls=[{"id": "1"}])], "message 1, call 1 has no function"),
+        (
+            [{"role": "user", "content": "a"}, called("view", "[1]")],
+            r"\(view\): its arguments are no JSON object",
+        ),
+        (
+            [{"role": "user", "content": "a"}, called("view", "{"), said("b")],
+            r"\(view\): its arguments are no JSON",
+        ),
+        ([{"role": "user", "content": "a"}, called("view"), said("b")], "makes 1 calls, and 0"),
+        ([{"role": "user", "content": "a"}, said("b"), result("c")], "message 1 is followed by a tool's result"),
+        (
+            [{"role": "user", "content": "a"}, called("view"), result("c"), result("d"), said("e")],
+            "makes 1 calls, and 2",
+        ),
+        (
+            [{"role": "user", "content": "a"}, called("view", id="x"), result("c", tool_call_id="y"), said("e")],
+            "makes the calls x; answered are y",
+        ),
         ([{"role": "user", "content": "a"}, said(None)], "message 1 is no object with role and content"),
     ],
 )

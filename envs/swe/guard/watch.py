@@ -51,6 +51,11 @@ def _program() -> Mapping[str, bytes]:
     return {"sitecustomize.py": text, f"__pycache__/sitecustomize.{sys.implementation.cache_tag}.pyc": head + code}
 
 
+def prepare() -> None:
+    """Compiles the witness. Called before episodes run: it takes so long that their event loop would stand still."""
+    _program()
+
+
 def can_watch(log_parser: str, eval_script: str) -> bool:
     """Only plain commands of our own rows: elsewhere a missing word would prove nothing."""
     simple = log_parser in ("unittest", "pytest") and _WATCHABLE.search(eval_script) is not None
