@@ -214,7 +214,7 @@ def test_chats(tmp_path: Path) -> None:
     ("messages", "words"),
     [
         ([], "no list of messages"),
-        ("hello", "no list of messages"),
+        ("hello", "no JSON"),
         ([{"role": "user"}], "message 0 is no object"),
         (TALK[:1], "expected user and assistant in turn"),
         ([*TALK, TALK[1]], "expected user and assistant in turn"),
