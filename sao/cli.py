@@ -70,7 +70,7 @@ def _options(
     epilog=_example(
         "sao rollout",
         "sao rollout --episodes 200 --sandbox docker",
-        "sao rollout --tasks my/rows.jsonl --set agent.preset=default",
+        "sao rollout --tasks my/rows.jsonl --model my/model --set agent.preset=default",
         "sao rollout --set engine.kind=vllm        # scripts/vllm-env.sh once",
         "sao rollout --set rollout.concurrency=16 --dry-run",
     )

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,12 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from agent.fleet import EpisodeFinished, Event
-from agent.presets import load_preset
+from agent.presets import Preset, load_preset
+from agent.renderers import Renderer
 from agent.renderers.choose import renderer_for
 from agent.renderers.plain import PlainRenderer
 from agent.tokenizer import load_tokenizer
 from data.loaders import load_tasks
 from data.log import TrajectoryLog
+from data.task import Task
 from data.trajectory import Status, Trajectory
 from eval.heldout import HeldoutScore, score
 from sao.assemble import backend_of, check_tasks, copy_tokenizer, environments_of
@@ -45,11 +47,12 @@ def evaluate_splits(
             "agent": config.agent.model_copy(update={"temperature": temperature}),
         }
     )
+    ready = [prepared(config, console, model, model, split, tasks) for split in splits]
     folder = open_run(named, fresh=True)
     try:
         copy_tokenizer(model, folder.tokenizer)
         rows = []
-        for split in splits:
+        for split, one in zip(splits, ready, strict=True):
             result = evaluate(
                 config,
                 console,
@@ -60,6 +63,7 @@ def evaluate_splits(
                 temperature=temperature,
                 log=folder.log,
                 run_id=f"{folder.path.name}-{split}",
+                ready=one,
             )
             rows.append((split, result))
         _write_report(named, folder, rows)
@@ -100,24 +104,25 @@ def evaluate(
     temperature: float,
     log: Path | None = None,
     run_id: str = "",
+    ready: Ready | None = None,
 ) -> HeldoutScore:
     """Each of the first `tasks` tasks of `split` once. `log`: directory that takes the trajectories; `run_id` begins
-    their ids."""
+    their ids; `ready`: what `prepared` made before."""
     run_id = run_id or f"eval-{split}"
-    return asyncio.run(_evaluate(config, console, model, tokenizer, split, tasks, temperature, log, run_id))
+    ready = ready or prepared(config, console, model, tokenizer, split, tasks)
+    return asyncio.run(_evaluate(config, console, model, ready, split, temperature, log, run_id))
 
 
-async def _evaluate(
-    config: Config,
-    console: Console,
-    model: Path,
-    tokenizer: Path,
-    split: str,
-    count: int,
-    temperature: float,
-    log_path: Path | None,
-    run_id: str,
-) -> HeldoutScore:
+@dataclass(frozen=True)
+class Ready:
+    preset: Preset
+    tasks: Sequence[Task]
+    renderer: Renderer
+
+
+def prepared(config: Config, console: Console, model: Path, tokenizer: Path, split: str, count: int) -> Ready:
+    """Everything that can be wrong with the user's input, before a folder is made. Raises UserError, TaskError,
+    PresetError, TokenizerError."""
     if is_endpoint(config):  # before a download of tasks
         checked(config)
     preset = load_preset(config.agent.preset)
@@ -128,6 +133,20 @@ async def _evaluate(
     warn(console, inherited(config, preset, model))
     warn(console, unreadable(config, model))
     warn(console, check_prompts(config, preset, model, renderer, tasks))
+    return Ready(preset, tasks, renderer)
+
+
+async def _evaluate(
+    config: Config,
+    console: Console,
+    model: Path,
+    ready: Ready,
+    split: str,
+    temperature: float,
+    log_path: Path | None,
+    run_id: str,
+) -> HeldoutScore:
+    preset, tasks, renderer = ready.preset, ready.tasks, ready.renderer
     backend = await backend_of(config, run_id)
     log = TrajectoryLog(log_path).open() if log_path is not None else None
     try:

@@ -329,9 +329,9 @@ def run_agent(
         tasks=[row.task for row in rows],
         preset=preset.model_copy(update={"limits": limits}),
     )
-    warn(console, prompts_of(config, parts))
     if settings.network:
         asyncio.run(_check_network(config))
+    warn(console, prompts_of(config, parts))
     opened = open_run(config, run, fresh=fresh, origin=parts.origin)
 
     async def go() -> int:

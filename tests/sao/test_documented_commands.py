@@ -41,6 +41,7 @@ ELSEWHERE = {
     r"replay theirs\b": "follows an import: test_import.py",
     r"replay .*--(execute|train)\b": "runs every turn or step again: test_cli.py, test_train_sides.py",
     r"pretrain-value\b": "minutes of training: tests/trainer/test_value_pretrain.py",
+    r"train --model runs/warm": "follows a fine-tuning: tests/trainer/test_sft_cli.py",
     r"sft\b": "minutes of training: tests/trainer/test_sft.py",
     r"eval (aime2025|beyondaime|imo-answerbench)\b": "needs a model that solves problems, and the hub's: "
     "test_eval_maths.py runs it on problems of its own",
@@ -83,6 +84,7 @@ def _training_run(run: Path) -> None:
     """As the end of `sao train` leaves it, with the shipped policy's weights as every version."""
     shutil.copytree(run.parent / "demo-001", run)
     model = load_model(DEMO_POLICY, torch.device("cpu"), torch.float32)
+    model.config.max_position_embeddings = 8192  # an example exports it and shows it a real preset's prompt
     weights = WeightFolder(TrainerPaths(run).weights)
     weights.open_for_writing()
     for number in (118, 120):
